@@ -18,11 +18,6 @@ namespace {
 
 using conv2d_widened::widened;
 using conv2d_widened::widened_empty;
-using cpu::conv_goes_by_pairs;
-
-bool goes_by_pairs(const Tensor& a, const Tensor& b) {
-  return conv_goes_by_pairs(a.data<BFloat16>(), a.numel(), b.data<BFloat16>(), b.numel());
-}
 
 }  // namespace
 
@@ -34,9 +29,9 @@ void conv2d_forward_bfloat16(const Conv2dGeometry& g, const Tensor& x, const Ten
                              const Tensor& out, bool relu) {
   const Tensor wide_bias = widened(bias);
   const float* const shifts = bias.defined() ? wide_bias.data<float>() : nullptr;
-  if (goes_by_pairs(x, weight))
-    return cpu::conv_bfloat16_forward(conv2d_own_sizes(g), x.data<BFloat16>(), weight.data<BFloat16>(), shifts, relu,
-                                      out.data<BFloat16>());
+  if (cpu::conv_bfloat16_forward(conv2d_own_sizes(g), x.data<BFloat16>(), weight.data<BFloat16>(), shifts, relu,
+                                 out.data<BFloat16>()))
+    return;
   const Tensor wide = widened_empty(out);
   cpu::conv_detail::product_forward(conv2d_own_sizes(g), widened(x).data<float>(), widened(weight).data<float>(),
                                     shifts, relu, wide.data<float>(), nullptr, cpu::instruction_set());
@@ -45,9 +40,9 @@ void conv2d_forward_bfloat16(const Conv2dGeometry& g, const Tensor& x, const Ten
 
 void conv2d_backward_data_bfloat16(const Conv2dGeometry& g, const Tensor& grad, const Tensor& weight,
                                    const Tensor& x_grad) {
-  if (goes_by_pairs(grad, weight))
-    return cpu::conv_bfloat16_backward_data(conv2d_own_sizes(g), grad.data<BFloat16>(), weight.data<BFloat16>(),
-                                            x_grad.data<BFloat16>());
+  if (cpu::conv_bfloat16_backward_data(conv2d_own_sizes(g), grad.data<BFloat16>(), weight.data<BFloat16>(),
+                                       x_grad.data<BFloat16>()))
+    return;
   const Tensor wide = widened_empty(x_grad);
   cpu::conv_detail::product_backward_data(conv2d_own_sizes(g), widened(grad).data<float>(),
                                           widened(weight).data<float>(), wide.data<float>(), cpu::instruction_set());
@@ -56,10 +51,8 @@ void conv2d_backward_data_bfloat16(const Conv2dGeometry& g, const Tensor& grad, 
 
 void conv2d_backward_weight_bfloat16(const Conv2dGeometry& g, const Tensor& grad, const Tensor& x,
                                      const Tensor& weight_grad, const Tensor& bias_grad) {
-  if (goes_by_pairs(grad, x)) {
-    cpu::conv_bfloat16_backward_weight(conv2d_own_sizes(g), grad.data<BFloat16>(), x.data<BFloat16>(),
-                                       weight_grad.data<BFloat16>());
-  } else {
+  if (!cpu::conv_bfloat16_backward_weight(conv2d_own_sizes(g), grad.data<BFloat16>(), x.data<BFloat16>(),
+                                          weight_grad.data<BFloat16>())) {
     const Tensor wide = widened_empty(weight_grad);
     cpu::conv_detail::product_backward_weight(conv2d_own_sizes(g), widened(grad).data<float>(),
                                               widened(x).data<float>(), wide.data<float>(), cpu::instruction_set());

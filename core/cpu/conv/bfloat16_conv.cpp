@@ -19,23 +19,9 @@ using conv_detail::Bfloat16Correlation;
 using conv_detail::Bfloat16Images;
 using conv_detail::Phase;
 using conv_detail::Planes;
-using gemm_detail::Bfloat16Range;
 
-constexpr std::int64_t kFewChannels = 12;  // that leave the kernels' tiles half empty
-constexpr std::int64_t kRangeElements = 1 << 16;
-
-Bfloat16Range range_of(const BFloat16* data, std::int64_t count) {
-  const std::int64_t blocks = (count + kRangeElements - 1) / kRangeElements;
-  std::vector<Bfloat16Range> ranges(static_cast<std::size_t>(blocks));
-  parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i)
-      ranges[static_cast<std::size_t>(i)] = gemm_detail::bfloat16_kernels()->range(
-          data + i * kRangeElements, std::min(kRangeElements, count - i * kRangeElements));
-  });
-  Bfloat16Range all;
-  for (const Bfloat16Range& range : ranges) all = {std::min(all.least, range.least), std::max(all.most, range.most)};
-  return all;
-}
+constexpr std::int64_t kFewChannels = 12;         // that leave the kernels' tiles half empty
+constexpr std::int64_t kClearElements = 1 << 16;  // of a task
 
 }  // namespace
 
@@ -49,12 +35,9 @@ bool conv_goes_by_products(const Conv& c) {
          c.ow <= 4096 && reach_w <= c.w && std::max(c.group_in(), c.group_out()) <= kMost / padded;
 }
 
-bool conv_goes_by_pairs(const BFloat16* a, std::int64_t a_count, const BFloat16* b, std::int64_t b_count) {
-  return has_bfloat16_pairs() && gemm_detail::fits(range_of(a, a_count), range_of(b, b_count));
-}
-
-void conv_bfloat16_forward(const Conv& c, const BFloat16* x, const BFloat16* weight, const float* bias, bool relu,
+bool conv_bfloat16_forward(const Conv& c, const BFloat16* x, const BFloat16* weight, const float* bias, bool relu,
                            BFloat16* out) {
+  if (!has_bfloat16_pairs()) return false;
   const std::int64_t rows = c.group_out(), positions = c.oh * c.ow;
   const Planes planes(c.group_in(), c.h, c.w, c.padding_h, c.padding_w, c.stride_h, c.stride_w, c.oh, c.ow,
                       c.dilation_h * (c.kh - 1), c.dilation_w * (c.kw - 1));
@@ -64,6 +47,7 @@ void conv_bfloat16_forward(const Conv& c, const BFloat16* x, const BFloat16* wei
                                   .n = c.n,
                                   .oh = c.oh,
                                   .ow = c.ow,
+                                  .gather = {},
                                   .weights = weight,
                                   .out = out,
                                   .out_image = c.out * positions,
@@ -76,10 +60,11 @@ void conv_bfloat16_forward(const Conv& c, const BFloat16* x, const BFloat16* wei
                                   .groups = c.groups};
   for (std::int64_t ky = 0; ky < c.kh; ++ky)
     for (std::int64_t kx = 0; kx < c.kw; ++kx) correlation.taps.push_back({ky * c.dilation_h, kx * c.dilation_w});
-  correlation.run(conv_detail::bfloat16_images(planes, x, c.n, c.groups));
+  return correlation.run(conv_detail::bfloat16_images(planes, x, c.n, c.groups));
 }
 
-void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFloat16* weight, BFloat16* x_grad) {
+bool conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFloat16* weight, BFloat16* x_grad) {
+  if (!has_bfloat16_pairs()) return false;
   const std::vector<Phase> ys = conv_detail::phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h);
   const std::vector<Phase> xs = conv_detail::phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w);
   const Planes planes = conv_detail::planes_of(c, ys, xs);
@@ -87,7 +72,7 @@ void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
   const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
   const auto reached = [](const Phase& phase) { return !phase.taps.empty(); };
   if (!std::all_of(ys.begin(), ys.end(), reached) || !std::all_of(xs.begin(), xs.end(), reached))
-    parallel_for(c.n * c.in, std::max<std::int64_t>(1, kRangeElements / (c.h * c.w)),
+    parallel_for(c.n * c.in, std::max<std::int64_t>(1, kClearElements / (c.h * c.w)),
                  [&](std::int64_t begin, std::int64_t end) {
                    std::fill(x_grad + begin * c.h * c.w, x_grad + end * c.h * c.w, BFloat16{});
                  });
@@ -95,32 +80,27 @@ void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
     for (const Phase& x : xs) {
       if (!reached(y) || !reached(x)) continue;
       const auto taps = static_cast<std::int64_t>(y.taps.size() * x.taps.size());
-      const Tensor gathered = empty({c.in * out * taps}, {.dtype = kBFloat16});  // [groups][in][out][taps]
-      BFloat16* const to = gathered.data<BFloat16>();
-      const auto gather = [&](std::int64_t i, std::int64_t o) {
-        const BFloat16* const from = weight + ((i / in * out + o) * in + i % in) * kernel;
-        BFloat16* tap = to + (i * out + o) * taps;
-        if (taps == kernel && kernel == 9) return static_cast<void>(std::memcpy(tap, from, 9 * sizeof(BFloat16)));
-        for (const std::int64_t ky : y.taps)
-          for (const std::int64_t kx : x.taps) *tap++ = from[ky * c.kw + kx];
+      const auto gather = [&](std::int64_t first, std::int64_t count, BFloat16* to) {
+        const BFloat16* from = weight + (first / in * out * in + first % in) * kernel;
+        for (std::int64_t o = 0; o < out; ++o, from += in * kernel)
+          for (std::int64_t i = 0; i < count; ++i) {
+            BFloat16* tap = to + (i * out + o) * taps;
+            if (taps == 9 && kernel == 9) {
+              std::memcpy(tap, from + i * 9, 9 * sizeof(BFloat16));
+              continue;
+            }
+            for (const std::int64_t ky : y.taps)
+              for (const std::int64_t kx : x.taps) *tap++ = from[i * kernel + ky * c.kw + kx];
+          }
       };
-      // Some of both channels at a time, so that what is read and what is written stays in a cache.
-      constexpr std::int64_t kTogether = 16;
-      parallel_for((c.in + kTogether - 1) / kTogether, std::max<std::int64_t>(1, 1024 / (out * taps)),
-                   [&](std::int64_t begin, std::int64_t end) {
-                     const std::int64_t last = std::min(c.in, end * kTogether);
-                     for (std::int64_t first = begin * kTogether; first < last; first += kTogether)
-                       for (std::int64_t from = 0; from < out; from += kTogether)
-                         for (std::int64_t i = first; i < std::min(last, first + kTogether); ++i)
-                           for (std::int64_t o = from; o < std::min(out, from + kTogether); ++o) gather(i, o);
-                   });
       Bfloat16Correlation correlation{.planes = planes,
                                       .taps = {},
                                       .rows = in,
                                       .n = c.n,
                                       .oh = y.count,
                                       .ow = x.count,
-                                      .weights = to,
+                                      .gather = gather,
+                                      .weights = nullptr,
                                       .out = x_grad + y.first * c.w + x.first,
                                       .out_image = c.in * c.h * c.w,
                                       .out_group = in * c.h * c.w,
@@ -130,8 +110,9 @@ void conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
                                       .groups = c.groups};
       for (const std::int64_t dy : y.offsets)
         for (const std::int64_t dx : x.offsets) correlation.taps.push_back({dy + planes.top, dx + planes.left});
-      correlation.run(images);
+      if (!correlation.run(images)) return false;
     }
+  return true;
 }
 
 }  // namespace lockstep::cpu

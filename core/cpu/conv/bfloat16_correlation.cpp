@@ -14,6 +14,7 @@ namespace {
 
 using gemm_detail::Bfloat16Kernels;
 using gemm_detail::Bfloat16Panels;
+using gemm_detail::Bfloat16Range;
 using gemm_detail::Bfloat16Run;
 using gemm_detail::divide_up;
 using gemm_detail::kBfloat16Columns;
@@ -25,6 +26,7 @@ constexpr std::int64_t kTogetherBytes = 512 << 10;    // of their steps and sums
 constexpr std::int64_t kGatherRows = 4;               // whose products take as long as to gather a step
 constexpr std::int64_t kTasksPerThread = 3;
 constexpr std::int64_t kCopyElements = 32768;  // of a task
+constexpr std::int64_t kChannelsAtOnce = 4;    // whose planes are still in the cache when they are looked at
 
 // The units of one image, in order: where they read and where their results go. Positions lie as they do among the
 // zeros around the image, with those between two rows, or without them: finding a unit's among those takes a little
@@ -88,10 +90,17 @@ class Runner {
     const std::int64_t panels = weights_.front().count();
     parallel_for(c.groups * panels, std::max<std::int64_t>(1, kCopyElements / (inner_ * kBfloat16Rows)),
                  [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t i = begin; i < end; ++i)
-                     weights_[static_cast<std::size_t>(i / panels)].pack(
-                         kernels_, i % panels, c.weights + i / panels * c.rows * inner_, inner_, 1);
+                   const Tensor room = empty({c.gather ? kBfloat16Rows * inner_ : 0}, {.dtype = kBFloat16});
+                   for (std::int64_t i = begin; i < end; ++i) pack_weights(i / panels, i % panels, room);
                  });
+  }
+
+  bool fits() const {
+    for (const Bfloat16Panels& weights : weights_)
+      for (std::int64_t panel = 0; panel < weights.count(); ++panel)
+        for (std::int64_t block = 0; block < weights.blocks(); ++block)
+          if (!gemm_detail::fits(weights.range(panel, block), images_.range)) return false;
+    return true;
   }
 
   void run() const {
@@ -128,6 +137,13 @@ class Runner {
     std::int64_t image, index;
   };
   Unit unit(std::int64_t number) const { return {number / units_.count(), number % units_.count()}; }
+
+  void pack_weights(std::int64_t group, std::int64_t panel, const Tensor& room) {
+    Bfloat16Panels& weights = weights_[static_cast<std::size_t>(group)];
+    const std::int64_t first = group * c_.rows + weights.first_of(panel);
+    if (c_.gather) c_.gather(first, weights.lanes_of(panel), room.data<BFloat16>());
+    weights.pack_panel(kernels_, panel, c_.gather ? room.data<BFloat16>() : c_.weights + first * inner_, inner_, 1);
+  }
 
   const BFloat16* read_from(std::int64_t group, Unit u) const {
     return images_.data + group * images_.group + u.image * images_.image + units_.base(u.index);
@@ -184,26 +200,52 @@ class Runner {
 
 }  // namespace
 
+Bfloat16Range bfloat16_range(std::int64_t count, std::int64_t block,
+                             const std::function<Bfloat16Range(std::int64_t, std::int64_t)>& see) {
+  std::vector<Bfloat16Range> ranges(static_cast<std::size_t>(divide_up(count, block)));
+  parallel_for(static_cast<std::int64_t>(ranges.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      ranges[static_cast<std::size_t>(i)] = see(i * block, std::min(count, (i + 1) * block));
+  });
+  Bfloat16Range all;
+  for (const Bfloat16Range& range : ranges) all.add(range);
+  return all;
+}
+
+Bfloat16Range bfloat16_range(const BFloat16* data, std::int64_t count) {
+  return bfloat16_range(count, kCopyElements, [&](std::int64_t begin, std::int64_t end) {
+    return gemm_detail::bfloat16_kernels()->range(data + begin, end - begin);
+  });
+}
+
 Bfloat16Images bfloat16_images(const Planes& planes, const BFloat16* images, std::int64_t n, std::int64_t groups) {
-  const std::int64_t in_group = planes.channels * planes.h * planes.w;
-  if (!planes.copied) return {images, groups * in_group, in_group, images + n * groups * in_group, {}};
+  const std::int64_t in_group = planes.channels * planes.h * planes.w, all = n * groups * in_group;
+  if (!planes.copied) return {images, groups * in_group, in_group, images + all, bfloat16_range(images, all), {}};
   const std::int64_t size = planes.size();
   const Tensor copy = empty({n * groups * size}, {.dtype = kBFloat16});
   BFloat16* const to = copy.data<BFloat16>();
-  parallel_for(n * groups * planes.channels, std::max<std::int64_t>(1, kCopyElements / planes.plane()),
-               [&](std::int64_t begin, std::int64_t end) {
-                 while (begin < end) {
-                   const std::int64_t image = begin / planes.channels, channel = begin % planes.channels;
-                   const std::int64_t count = std::min(planes.channels - channel, end - begin);
-                   planes.copy(images + image * in_group, to + image * size, channel, channel + count);
-                   begin += count;
-                 }
-               });
-  return {to, groups * size, size, to + n * groups * size, copy};
+  const auto copy_channels = [&](std::int64_t begin, std::int64_t end) {
+    Bfloat16Range range;
+    while (begin < end) {
+      const std::int64_t image = begin / planes.channels, channel = begin % planes.channels;
+      const std::int64_t count = std::min({planes.channels - channel, end - begin, kChannelsAtOnce});
+      planes.copy(images + image * in_group, to + image * size, channel, channel + count);
+      range.add(
+          gemm_detail::bfloat16_kernels()->range(to + image * size + channel * planes.plane(), count * planes.plane()));
+      begin += count;
+    }
+    return range;
+  };
+  const Bfloat16Range range = bfloat16_range(n * groups * planes.channels,
+                                             std::max<std::int64_t>(1, kCopyElements / planes.plane()), copy_channels);
+  return {to, groups * size, size, to + n * groups * size, range, copy};
 }
 
-void Bfloat16Correlation::run(const Bfloat16Images& images) const {
-  Runner(*this, images).run();
+bool Bfloat16Correlation::run(const Bfloat16Images& images) const {
+  const Runner runner(*this, images);
+  if (!runner.fits()) return false;
+  runner.run();
+  return true;
 }
 
 }  // namespace lockstep::cpu::conv_detail

@@ -6,6 +6,7 @@
 #include "lockstep/core/cpu/conv/bfloat16_correlation.h"
 #include "lockstep/core/cpu/conv/weight_chains.h"
 #include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/gemm/bfloat16_product.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
@@ -31,20 +32,25 @@ class SwappedPlanes {
     const std::int64_t count = images * planes.channels, image = planes.h * planes.w;
     if (has_even) copies_[0] = empty({count * plane_}, {.dtype = kBFloat16});
     if (has_odd) copies_[1] = empty({count * plane_}, {.dtype = kBFloat16});
-    parallel_for(count, std::max<std::int64_t>(1, 32768 / plane_), [&](std::int64_t begin, std::int64_t end) {
-      const Tensor padded = empty({planes.copied ? planes.plane() : 0}, {.dtype = kBFloat16});
-      for (std::int64_t i = begin; i < end; ++i) {
-        const BFloat16* from = x + i * image;
-        if (planes.copied) {
-          planes.copy(from, padded.data<BFloat16>(), 0, 1);
-          from = padded.data<BFloat16>();
-        }
-        if (has_even) kernels.swap_pairs(from, planes.plane(), copies_[0].data<BFloat16>() + i * plane_);
-        if (has_odd) kernels.swap_pairs(from + 1, planes.plane() - 1, copies_[1].data<BFloat16>() + i * plane_);
-      }
-    });
+    range_ = conv_detail::bfloat16_range(
+        count, std::max<std::int64_t>(1, 32768 / plane_), [&](std::int64_t begin, std::int64_t end) {
+          gemm_detail::Bfloat16Range range;
+          const Tensor padded = empty({planes.copied ? planes.plane() : 0}, {.dtype = kBFloat16});
+          for (std::int64_t i = begin; i < end; ++i) {
+            const BFloat16* from = x + i * image;
+            if (planes.copied) {
+              planes.copy(from, padded.data<BFloat16>(), 0, 1);
+              from = padded.data<BFloat16>();
+            }
+            range.add(kernels.range(from, planes.plane()));
+            if (has_even) kernels.swap_pairs(from, planes.plane(), copies_[0].data<BFloat16>() + i * plane_);
+            if (has_odd) kernels.swap_pairs(from + 1, planes.plane() - 1, copies_[1].data<BFloat16>() + i * plane_);
+          }
+          return range;
+        });
   }
 
+  const gemm_detail::Bfloat16Range& range() const { return range_; }
   std::int64_t plane() const { return plane_; }
   /// Where the pairs from `element` of plane `number` on lie.
   const BFloat16* at(std::int64_t number, std::int64_t element) const {
@@ -53,6 +59,7 @@ class SwappedPlanes {
 
  private:
   std::int64_t plane_;
+  gemm_detail::Bfloat16Range range_;
   Tensor copies_[2];
 };
 
@@ -70,6 +77,8 @@ class Gradient {
         grads_(conv_detail::bfloat16_images(grad_planes_, grad, c.n, c.groups)),
         column_panels_(divide_up(c.group_out(), kBfloat16Columns)),
         row_panels_(divide_up(c.group_in(), kBfloat16Rows)) {}
+
+  bool fits() const { return gemm_detail::fits(images_.range(), grads_.range); }
 
   void run(BFloat16* weight_grad) const {
     // Tasks are panels of output channels, then of input channels: each element is summed by one of them.
@@ -158,8 +167,12 @@ class Gradient {
 
 }  // namespace
 
-void conv_bfloat16_backward_weight(const Conv& c, const BFloat16* grad, const BFloat16* x, BFloat16* weight_grad) {
-  Gradient(c, grad, x).run(weight_grad);
+bool conv_bfloat16_backward_weight(const Conv& c, const BFloat16* grad, const BFloat16* x, BFloat16* weight_grad) {
+  if (!has_bfloat16_pairs()) return false;
+  const Gradient gradient(c, grad, x);
+  if (!gradient.fits()) return false;
+  gradient.run(weight_grad);
+  return true;
 }
 
 }  // namespace lockstep::cpu

@@ -3,6 +3,7 @@
 // What a product of bfloat16 is computed by: see Note [Products of bfloat16] in bfloat16_product.h. For .cpp files
 // only.
 
+#include <algorithm>
 #include <cstdint>
 
 #include "lockstep/core/dtype.h"
@@ -14,6 +15,10 @@ inline constexpr std::int64_t kBfloat16Rows = 12, kBfloat16Columns = 32;  // of 
 /// The exponents, as stored, of what a panel holds; zeros do not count.
 struct Bfloat16Range {
   int least = 255, most = 0;
+  void add(const Bfloat16Range& other) {
+    least = std::min(least, other.least);
+    most = std::max(most, other.most);
+  }
 };
 
 /// `lanes` rows of a (or columns of b) during the steps [0, steps): element (lane, step) is at

@@ -40,14 +40,18 @@ class Bfloat16Panels {
   const Bfloat16Range& range(std::int64_t panel, std::int64_t block) const {
     return ranges_[static_cast<std::size_t>(panel * blocks_ + block)];
   }
-  /// `strides`: between lanes and between steps.
+  /// From an operand's first element; `strides`: between lanes and between steps.
   void pack(const Bfloat16Kernels& kernels, std::int64_t panel, const BFloat16* data, std::int64_t lane_stride,
             std::int64_t step_stride) {
+    pack_panel(kernels, panel, data + first_of(panel) * lane_stride, lane_stride, step_stride);
+  }
+  /// From the panel's first element.
+  void pack_panel(const Bfloat16Kernels& kernels, std::int64_t panel, const BFloat16* data, std::int64_t lane_stride,
+                  std::int64_t step_stride) {
     for (std::int64_t block = 0; block < blocks_; ++block)
-      ranges_[static_cast<std::size_t>(panel * blocks_ + block)] =
-          kernels.pack({data + first_of(panel) * lane_stride + block * block_ * step_stride, lanes_of(panel),
-                        steps_of(block), lane_stride, step_stride},
-                       width_, at(panel, block));
+      ranges_[static_cast<std::size_t>(panel * blocks_ + block)] = kernels.pack(
+          {data + block * block_ * step_stride, lanes_of(panel), steps_of(block), lane_stride, step_stride}, width_,
+          at(panel, block));
   }
 
  private:
