@@ -49,7 +49,8 @@ struct Case {
   const std::vector<float> wide_a = widened(a), wide_b = widened(b), bias(static_cast<std::size_t>(c.n), 0.5F);
   const std::int64_t a_stride = (c.a_transposed ? c.m : c.k) + c.gap, b_stride = (c.b_transposed ? c.k : c.n) + c.gap;
   const std::int64_t stride = c.n + 3;
-  std::vector<float> expected(static_cast<std::size_t>(c.m * stride), -7.0F), actual = expected;
+  std::vector<float> expected(static_cast<std::size_t>(c.m * stride), -7.0F);
+  std::vector<BFloat16> actual(expected.begin(), expected.end());
   const Activation activation = finished ? Activation::relu : Activation::none;
   gemm(Gemm<float>{.m = c.m,
                    .n = c.n,
@@ -70,10 +71,9 @@ struct Case {
                      .bias = finished ? bias.data() : nullptr,
                      .activation = activation});
   for (std::size_t i = 0; i < expected.size(); ++i)
-    if (std::bit_cast<std::uint32_t>(expected[i]) != std::bit_cast<std::uint32_t>(actual[i]) &&
-        !(std::isnan(expected[i]) && std::isnan(actual[i])))
-      return ::testing::AssertionFailure()
-             << c.m << " x " << c.n << " x " << c.k << ", element " << i << ": " << expected[i] << " and " << actual[i];
+    if (BFloat16(expected[i]).bits != actual[i].bits && !(std::isnan(expected[i]) && std::isnan(float{actual[i]})))
+      return ::testing::AssertionFailure() << c.m << " x " << c.n << " x " << c.k << ", element " << i << ": "
+                                           << expected[i] << " and " << float{actual[i]};
   return ::testing::AssertionSuccess();
 }
 

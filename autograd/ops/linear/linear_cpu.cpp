@@ -28,7 +28,7 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Te
              .activation = relu ? cpu::Activation::relu : cpu::Activation::none});
 }
 
-/// With the bits of forward<float>() on the values as float32.
+/// With the bits of forward<float>() on the values as float32, rounded.
 void bfloat16_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
   const std::int64_t rows = x.sizes()[0], inputs = x.sizes()[1], outputs = weight.sizes()[0];
   const Tensor wide_bias = bias.defined() ? cast_values(bias, kFloat32) : bias;
@@ -37,7 +37,7 @@ void bfloat16_forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                           .k = inputs,
                           .a = {.data = x.data<BFloat16>(), .stride = inputs},
                           .b = {.data = weight.data<BFloat16>(), .stride = inputs, .transposed = true},
-                          .out = out.data<float>(),
+                          .out = out.data<BFloat16>(),
                           .out_stride = outputs,
                           .bias = wide_bias.defined() ? wide_bias.data<float>() : nullptr,
                           .activation = relu ? cpu::Activation::relu : cpu::Activation::none});
@@ -49,12 +49,11 @@ void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bia
   profile::add_multiply_adds(out.numel() * x.size(-1));
   if (x.dtype() == kFloat32) return forward<float>(x, weight, bias, out, relu);
   if (x.dtype() == kFloat64) return forward<double>(x, weight, bias, out, relu);
-  const Tensor wide = empty(out.sizes());
   if (x.dtype() == kBFloat16 && cpu::goes_by_bfloat16_pairs(x.sizes()[0], weight.sizes()[0], x.sizes()[1]))
-    bfloat16_forward(x, weight, bias, wide, relu);
-  else
-    forward<float>(cast_values(x, kFloat32), cast_values(weight, kFloat32),
-                   bias.defined() ? cast_values(bias, kFloat32) : bias, wide, relu);
+    return bfloat16_forward(x, weight, bias, out, relu);
+  const Tensor wide = empty(out.sizes());
+  forward<float>(cast_values(x, kFloat32), cast_values(weight, kFloat32),
+                 bias.defined() ? cast_values(bias, kFloat32) : bias, wide, relu);
   copy_values(wide, out);
 }
 

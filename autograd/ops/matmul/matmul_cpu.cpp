@@ -93,7 +93,7 @@ void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
   });
 }
 
-/// With the bits of multiply<float>() on the values as float32.
+/// With the bits of multiply<float>() on the values as float32, rounded.
 void multiply_bfloat16(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = out.numel() / (m * n);
   const Layout left = layout_of(a), right = layout_of(b);
@@ -104,7 +104,7 @@ void multiply_bfloat16(const Tensor& a, const Tensor& b, const Tensor& out) {
          .k = k,
          .a = {left.tensor.data<BFloat16>() + matrix_offset(left.tensor, i), left.stride, left.transpose},
          .b = {right.tensor.data<BFloat16>() + matrix_offset(right.tensor, i), right.stride, right.transpose},
-         .out = out.data<float>() + i * m * n,
+         .out = out.data<BFloat16>() + i * m * n,
          .out_stride = n});
   };
   // As for float.
@@ -170,11 +170,10 @@ void matmul_cpu(const Tensor& a, const Tensor& b, const Tensor& out) {
   if (!out.is_floating_point()) return multiply_integers(a, b, out);
   if (out.dtype() == kFloat32) return multiply<float>(a, b, out);
   if (out.dtype() == kFloat64) return multiply<double>(a, b, out);
-  const Tensor product = empty(out.sizes());
   if (out.dtype() == kBFloat16 && cpu::goes_by_bfloat16_pairs(a.size(-2), b.size(-1), a.size(-1)))
-    multiply_bfloat16(a, b, product);
-  else
-    multiply<float>(cast_values(a, kFloat32), cast_values(b, kFloat32), product);
+    return multiply_bfloat16(a, b, out);
+  const Tensor product = empty(out.sizes());
+  multiply<float>(cast_values(a, kFloat32), cast_values(b, kFloat32), product);
   copy_values(product, out);
 }
 

@@ -8,8 +8,8 @@
 #include "lockstep/core/cpu/gemm/blocking.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
+#include "lockstep/core/cpu/half_rows.h"
 #include "lockstep/core/cpu/instruction_set.h"
-#include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -42,23 +42,54 @@ using gemm_detail::kBfloat16Columns;
 using gemm_detail::kBfloat16Rows;
 
 constexpr std::int64_t kSmall = std::int64_t{1} << 18;  // multiply-adds
-constexpr std::int64_t kPanelsAtOnce = 40;              // of rows, whose steps stay in a cache of the second level
-constexpr std::int64_t kTaskPanels = 16;                // tiles of a task, at least: some 10 microseconds
+constexpr std::int64_t kRowPanels = 20;                 // at once, whose steps stay in a cache of the second level
+constexpr std::int64_t kColumnPanels = 8;
+constexpr std::int64_t kTaskPanels = 16;  // tiles of a task, at least: some 10 microseconds
 
-/// Panels of rows times panels of columns.
-void multiply_panels(const Bfloat16Kernels& kernels, const Bfloat16Panels& a, const Bfloat16Panels& b,
-                     const Bfloat16Product& g, std::int64_t row_begin, std::int64_t row_end, std::int64_t column_begin,
-                     std::int64_t column_end) {
-  for (std::int64_t first = row_begin; first < row_end; first += kPanelsAtOnce)
-    for (std::int64_t block = 0; block < a.blocks(); ++block)
+/// Panels of rows times panels of columns, some of both at a time, whose sums stay in a cache until they are rounded.
+class Multiplier {
+ public:
+  Multiplier(const Bfloat16Kernels& kernels, const Bfloat16Panels& a, const Bfloat16Panels& b, const Bfloat16Product& g)
+      : kernels_(kernels), a_(a), b_(b), g_(g) {}
+
+  void run(std::int64_t row_begin, std::int64_t row_end, std::int64_t column_begin, std::int64_t column_end) const {
+    const Tensor space = empty({std::min(kRowPanels, row_end - row_begin) * kBfloat16Rows *
+                                std::min(kColumnPanels, column_end - column_begin) * kBfloat16Columns});
+    for (std::int64_t i = row_begin; i < row_end; i += kRowPanels)
+      for (std::int64_t j = column_begin; j < column_end; j += kColumnPanels)
+        multiply(i, std::min(i + kRowPanels, row_end), j, std::min(j + kColumnPanels, column_end), space.data<float>());
+  }
+
+ private:
+  void multiply(std::int64_t row_begin, std::int64_t row_end, std::int64_t column_begin, std::int64_t column_end,
+                float* sums) const {
+    const std::int64_t row = a_.first_of(row_begin), rows = std::min(a_.first_of(row_end), g_.m) - row;
+    const std::int64_t column = b_.first_of(column_begin), columns = std::min(b_.first_of(column_end), g_.n) - column;
+    for (std::int64_t block = 0; block < a_.blocks(); ++block)
       for (std::int64_t j = column_begin; j < column_end; ++j)
-        for (std::int64_t i = first; i < std::min(first + kPanelsAtOnce, row_end); ++i) {
-          const auto& tiles = fits(a.range(i, block), b.range(j, block)) ? kernels.paired : kernels.fused;
-          tiles[a.lanes_of(i)](a.at(i, block), b.at(j, block), a.steps_of(block),
-                               g.out + a.first_of(i) * g.out_stride + b.first_of(j), g.out_stride, b.lanes_of(j),
-                               block > 0);
+        for (std::int64_t i = row_begin; i < row_end; ++i) {
+          const auto& tiles = fits(a_.range(i, block), b_.range(j, block)) ? kernels_.paired : kernels_.fused;
+          tiles[a_.lanes_of(i)](a_.at(i, block), b_.at(j, block), a_.steps_of(block),
+                                sums + (a_.first_of(i) - row) * columns + b_.first_of(j) - column, columns,
+                                b_.lanes_of(j), block > 0);
         }
-}
+    if (g_.bias || g_.activation != Activation::none)
+      gemm_detail::finish_rows({.m = rows,
+                                .n = columns,
+                                .k = g_.k,
+                                .out = sums,
+                                .out_stride = columns,
+                                .bias = g_.bias ? g_.bias + column : nullptr,
+                                .activation = g_.activation},
+                               sums, 0, rows, 1.0F);
+    for (std::int64_t r = 0; r < rows; ++r)
+      narrow_row(sums + r * columns, columns, g_.out + (row + r) * g_.out_stride + column);
+  }
+
+  const Bfloat16Kernels& kernels_;
+  const Bfloat16Panels &a_, &b_;
+  const Bfloat16Product& g_;
+};
 
 }  // namespace
 
@@ -87,23 +118,14 @@ void multiply_bfloat16(const Bfloat16Product& g) {
       num_threads() == 1 ? 1 : std::min(num_threads() * gemm_detail::kTasksPerThread, tiles / kTaskPanels);
   const std::int64_t row_tasks = std::clamp<std::int64_t>(wanted, 1, a.count());
   const std::int64_t column_tasks = std::clamp<std::int64_t>(wanted / row_tasks, 1, b.count());
+  const Multiplier multiplier(*found, a, b, g);
   parallel_for(row_tasks * column_tasks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t row = task / column_tasks, column = task % column_tasks;
-      multiply_panels(*found, a, b, g, row * a.count() / row_tasks, (row + 1) * a.count() / row_tasks,
-                      column * b.count() / column_tasks, (column + 1) * b.count() / column_tasks);
+      multiplier.run(row * a.count() / row_tasks, (row + 1) * a.count() / row_tasks, column * b.count() / column_tasks,
+                     (column + 1) * b.count() / column_tasks);
     }
   });
-  if (!g.bias && g.activation == Activation::none) return;
-  const Gemm<float> rest{.m = g.m,
-                         .n = g.n,
-                         .k = g.k,
-                         .out = g.out,
-                         .out_stride = g.out_stride,
-                         .bias = g.bias,
-                         .activation = g.activation};
-  parallel_for(g.m, std::max<std::int64_t>(1, kElementBlock / g.n),
-               [&](std::int64_t begin, std::int64_t end) { gemm_detail::finish_rows(rest, g.out, begin, end, 1.0F); });
 }
 
 }  // namespace lockstep::cpu

@@ -5,11 +5,11 @@
 
 namespace lockstep::cpu {
 
-/// out = activation(a * b + bias): a is m x k and b is k x n in bfloat16, out is m x n in float32, as those of Gemm.
+/// out = activation(a * b + bias), summed in float32 and rounded once: a is m x k and b is k x n, as those of Gemm.
 struct Bfloat16Product {
   std::int64_t m = 0, n = 0, k = 0;
   GemmOperand<BFloat16> a = {}, b = {};
-  float* out = nullptr;
+  BFloat16* out = nullptr;
   std::int64_t out_stride = 0;
   const float* bias = nullptr;
   Activation activation = Activation::none;
@@ -24,7 +24,7 @@ struct Bfloat16Product {
 /// certain are computed by fused multiply-adds. Whether the processor rounds so is tried before it is used.
 ///
 /// The product, on the threads of parallel_for or, inside one of its loops, on the calling thread, with the bits of
-/// gemm() on the operands in float32. Only where goes_by_bfloat16_pairs().
+/// gemm() on the operands in float32, rounded. Only where goes_by_bfloat16_pairs().
 void multiply_bfloat16(const Bfloat16Product& product);
 
 /// Whether this processor, and what is asked of it, computes products of bfloat16 by pairs: not with other instruction
