@@ -23,12 +23,14 @@ struct RangeOf {
     most = _mm512_max_epu16(most, size);
   }
   Bfloat16Range range() const {
-    alignas(64) std::uint16_t low[32], high[32];
-    _mm512_store_si512(low, least);
-    _mm512_store_si512(high, most);
-    const std::uint16_t smallest = *std::min_element(low, low + 32), largest = *std::max_element(high, high + 32);
-    const int least_exponent = smallest == 0xffff ? 255 : (smallest + 1) >> 7;
-    return {least_exponent, largest >> 7};
+    const auto smallest_of = [](__m512i words) -> std::uint32_t {
+      const __m256i half = _mm256_min_epu16(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64(words, 1));
+      const __m128i quarter = _mm_min_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+      return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_minpos_epu16(quarter))) & 0xffff;
+    };
+    const __m512i all = _mm512_set1_epi16(-1);
+    const std::uint32_t smallest = smallest_of(least), largest = 0xffff - smallest_of(_mm512_xor_si512(all, most));
+    return {smallest == 0xffff ? 255 : static_cast<int>((smallest + 1) >> 7), static_cast<int>(largest >> 7)};
   }
 };
 
@@ -49,9 +51,12 @@ __m512i interleaved(const BFloat16* first, const BFloat16* second, std::int64_t 
 }
 
 Bfloat16Range pack_steps_apart(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to) {
+  constexpr std::int64_t kAhead = 16;  // steps, whose lines are asked for
   RangeOf seen;
   for (std::int64_t step = 0; step < lines.steps; step += 2, to += width) {
     const BFloat16* const first = lines.data + step * lines.step_stride;
+    __builtin_prefetch(first + kAhead * lines.step_stride);
+    __builtin_prefetch(first + (kAhead + 1) * lines.step_stride);
     for (std::int64_t lane = 0; lane < width; lane += 16) {
       const __m512i pairs = interleaved(
           first + lane, step + 1 < lines.steps ? first + lines.step_stride + lane : nullptr, lines.lanes - lane);
@@ -92,21 +97,30 @@ void transpose(__m512i (&rows)[16]) {
 
 Bfloat16Range pack_lanes_apart(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to) {
   RangeOf seen;
-  for (std::int64_t lane = 0; lane < width; lane += 16)
+  for (std::int64_t lane = 0; lane < width; lane += 16) {
+    const __mmask16 kept = first_lanes(width - lane);
     for (std::int64_t step = 0; step < lines.steps; step += 32) {
+      const __mmask32 steps = first_halves(lines.steps - step);
       __m512i rows[16];
+#pragma GCC unroll 16
       for (std::int64_t i = 0; i < 16; ++i) {
-        rows[i] = _mm512_setzero_si512();
-        if (lane + i >= lines.lanes) continue;
-        const BFloat16* const from = lines.data + (lane + i) * lines.lane_stride + step;
-        rows[i] = _mm512_rol_epi32(_mm512_maskz_loadu_epi16(first_halves(lines.steps - step), from), 16);
+        const bool is_there = lane + i < lines.lanes;
+        const BFloat16* const from = lines.data + (is_there ? lane + i : 0) * lines.lane_stride + step;
+        __builtin_prefetch(from + lines.lanes * lines.lane_stride);  // of the next panel
+        rows[i] = _mm512_rol_epi32(_mm512_maskz_loadu_epi16(is_there ? steps : 0, from), 16);
         seen.see(rows[i]);
       }
       transpose(rows);
       const std::int64_t pairs = std::min<std::int64_t>(16, (lines.steps - step + 1) / 2);
-      for (std::int64_t i = 0; i < pairs; ++i)
-        _mm512_mask_storeu_epi32(to + (step / 2 + i) * width + lane, first_lanes(width - lane), rows[i]);
+      std::uint32_t* out = to + step / 2 * width + lane;
+      if (pairs == 16) {
+#pragma GCC unroll 16
+        for (std::int64_t i = 0; i < 16; ++i) _mm512_mask_storeu_epi32(out + i * width, kept, rows[i]);
+      } else {
+        for (std::int64_t i = 0; i < pairs; ++i) _mm512_mask_storeu_epi32(out + i * width, kept, rows[i]);
+      }
     }
+  }
   return seen.range();
 }
 
