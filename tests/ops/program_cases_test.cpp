@@ -238,6 +238,9 @@ TEST(ProgramOperations, DistancesOfManyRows) {
     const AutocastGuard half(kBFloat16, kCPU);  // distances are among what it computes in full
     expect_close(cdist(a.to(kFloat32), b.to(kFloat32)).to(kFloat64), direct, 1e-4, 1e-4);
   }
+  // Of halves the distances alone are rounded, once.
+  const Tensor half_a = a.to(kBFloat16), half_b = b.to(kBFloat16);
+  EXPECT_TRUE(equal(cdist(half_a, half_b), cdist(half_a.to(kFloat32), half_b.to(kFloat32)).to(kBFloat16)));
 
   const NoGradGuard no_grad;
   const Tensor rows = rand({1000, 64});

@@ -144,8 +144,10 @@ Tensor cdist(const Tensor& a, const Tensor& b, double order) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& x, const Tensor& y) { return cdist(x, y, order); }, a, b);
   const bool many = a.size(-2) > kFewRows || b.size(-2) > kFewRows;
-  if (order == 2.0 && many && a.dtype() == b.dtype() && (a.dtype() == kFloat32 || a.dtype() == kFloat64))
-    return euclidean_distances(a, b);
+  if (order == 2.0 && many && a.dtype() == b.dtype() && a.is_floating_point()) {
+    if (a.dtype() == kFloat32 || a.dtype() == kFloat64) return euclidean_distances(a, b);
+    return euclidean_distances(a.to(kFloat32), b.to(kFloat32)).to(a.dtype());  // rounded once
+  }
   const Tensor differences = a.unsqueeze(-2) - b.unsqueeze(-3);
   // Of nothing there is no largest.
   return norm_along(differences, a.size(-1) == 0 ? 1.0 : order, {-1}, false, /*is_distance=*/true);
