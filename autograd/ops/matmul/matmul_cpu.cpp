@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/autograd/ops/matmul/matmul_kernels.h"
+#include "lockstep/autograd/ops/matmul/matmul_small.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/bfloat16_product.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
@@ -15,6 +16,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr std::int64_t kManySmall = 8;  // products
 
 // How gemm() reads the last two dimensions of a tensor.
 struct Layout {
@@ -41,6 +44,30 @@ std::int64_t matrix_offset(const Tensor& t, std::int64_t index) {
   return offset;
 }
 
+/// Products of a few elements each: along the last dimension of the batch matrices lie evenly, so that no place is
+/// worked out for each of them.
+template <typename T>
+void multiply_small(const Tensor& a, const Tensor& b, const Tensor& out) {
+  const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), run = out.size(-3),
+                     runs = out.numel() / (m * n * run);
+  const auto operands = [](const Tensor& t, std::int64_t at) {
+    const int last = t.dim() - 1;
+    return matmul_small::Operands<T>{t.data<T>() + matrix_offset(t, at), t.strides()[last - 2], t.strides()[last - 1],
+                                     t.strides()[last]};
+  };
+  constexpr std::int64_t kBlock = 8192;  // multiply-adds of a task, about
+  const std::int64_t piece = std::min(run, std::max<std::int64_t>(1, kBlock / (m * n * k))),
+                     pieces = (run + piece - 1) / piece;
+  parallel_for(runs * pieces, std::max<std::int64_t>(1, kBlock / (m * n * k * piece)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i) {
+                   const std::int64_t first = i % pieces * piece, at = i / pieces * run + first;
+                   matmul_small::multiply(operands(a, at), operands(b, at), m, n, k, std::min(piece, run - first),
+                                          out.data<T>() + at * m * n);
+                 }
+               });
+}
+
 // Asks for the lines of a matrix of `rows` rows, as stored.
 template <typename T>
 void ask_for(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
@@ -53,6 +80,8 @@ void ask_for(const T* data, std::int64_t rows, std::int64_t columns, std::int64_
 template <typename T>
 void multiply(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = out.numel() / (m * n);
+  if (batch >= kManySmall && k > 0 && cpu::kernels() == cpu::Kernels::own && matmul_small::serves(m, n, k))
+    return multiply_small<T>(a, b, out);
   const Layout left = layout_of(a), right = layout_of(b);
   // Where the matrices of one product lie.
   struct Operands {
