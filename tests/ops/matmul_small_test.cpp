@@ -45,6 +45,17 @@ TEST(MatmulSmall, RowsTimesColumnsOfAnyLength) {
       expect_same_bits(randn({21, 1, k}, {.dtype = dtype}), randn({21, k, 1}, {.dtype = dtype}));
 }
 
+TEST(MatmulSmall, FewRowsOrColumnsBesideMany) {
+  const NoGradGuard no_grad;
+  for (const std::int64_t many : {6, 16, 33, 64, 65})
+    for (std::int64_t few = 1; few <= 4; ++few)
+      for (std::int64_t k = 1; k <= 4; ++k) {
+        expect_same_bits(randn({9, few, k}), randn({9, k, many}));
+        expect_same_bits(randn({9, many, k}), randn({9, many, k}).slice(1, 0, few).transpose(-2, -1));
+        expect_same_bits(randn({9, few, k}), randn({9, many, k}).transpose(-2, -1));
+      }
+}
+
 TEST(MatmulSmall, BroadcastAndGradients) {
   const Tensor a = make_leaf({5, 9, 1, 3}), b = make_leaf({9, 3, 3}, 2), c = make_leaf({5, 9, 3, 1}, 3);
   const Tensor direct = sum(a.transpose(-2, -1) * matmul(b, c), {-2}, true);

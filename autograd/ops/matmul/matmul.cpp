@@ -69,14 +69,17 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return out;
 }
 
+constexpr std::int64_t kSmallMatrix = 1024;  // elements
+
 // Sums `grad` over the leading dimensions along which an operand of size `sizes` was repeated.
 Tensor sum_leading(const Tensor& grad, const Shape& sizes) {
   if (grad.sizes() == sizes) return grad;
-  if (grad.device().is_cuda()) return sum_to(grad, sizes);  // one kernel instead of one for each matrix
+  const std::int64_t matrix = grad.size(-1) * grad.size(-2);
+  // One kernel instead of one for each matrix, on a device and where matrices are small.
+  if (grad.device().is_cuda() || matrix < kSmallMatrix) return sum_to(grad, sizes);
   Tensor sum = zeros(sizes, options_of(grad));
   const Shape leading = leading_of(grad);
   const Tensor target = expand_leading(sum, leading);
-  const std::int64_t matrix = grad.size(-1) * grad.size(-2);
   for (std::int64_t i = 0; i < leading.numel(); ++i) {
     std::int64_t rest = i, offset = 0;
     for (int d = leading.dim() - 1; d >= 0; --d) {
