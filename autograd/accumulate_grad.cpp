@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 
@@ -74,13 +76,53 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   } else {
     meta.grad = copy_contiguous(incoming);
   }
-  // A hook may remove itself or others: walk over a copy of the list, whose functions are the same objects.
-  if (!meta.hooks.empty()) {
-    turn.begin_hooks();
-    const auto hooks = meta.hooks;
-    for (const auto& [key, hook] : hooks) (*hook)(leaf);
-  }
+  if (!meta.hooks.empty()) run_hooks(turn, leaf, /*own=*/true, /*others=*/meta.hooks_held == 0);
   return {};
 }
+
+void AccumulateGrad::run_hooks(Turn& turn, const Tensor& leaf, bool own, bool others) {
+  turn.begin_hooks();
+  // A hook may remove itself or others: walk over a copy of the list, whose functions are the same objects.
+  const auto hooks = ensure_autograd_meta(leaf).hooks;
+  for (const AutogradMeta::LeafHook& hook : hooks)
+    if (hook.own ? own : others) (*hook.function)(leaf);
+}
+
+void AccumulateGrad::run_held_hooks() {
+  const Tensor leaf(IntrusivePtr<TensorImpl>(this->leaf()));
+  Turn turn(*this);
+  run_hooks(turn, leaf, /*own=*/false, /*others=*/true);
+}
+
+namespace detail {
+
+std::uint64_t register_own_hook(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
+  AutogradMeta& meta = ensure_autograd_meta(leaf);
+  const std::uint64_t key = meta.next_hook_key++;
+  meta.hooks.push_back({key, std::make_shared<AutogradMeta::Hook>(std::move(hook)), /*own=*/true});
+  return key;
+}
+
+HeldHooks::HeldHooks(std::vector<Tensor> leaves) : leaves_(std::move(leaves)) {
+  for (const Tensor& leaf : leaves_) ++ensure_autograd_meta(leaf).hooks_held;
+}
+
+HeldHooks::~HeldHooks() {
+  for (const Tensor& leaf : leaves_) --ensure_autograd_meta(leaf).hooks_held;
+}
+
+bool HeldHooks::any(std::size_t leaf) const {
+  return std::ranges::any_of(ensure_autograd_meta(leaves_[leaf]).hooks, [](const auto& hook) { return !hook.own; });
+}
+
+void HeldHooks::run(std::size_t leaf) const {
+  if (!any(leaf)) return;
+  const NoGradGuard no_grad;
+  const Edge edge = gradient_edge(leaves_[leaf]);
+  if (!edge.node) return;  // it does not require gradients any more
+  static_cast<AccumulateGrad&>(*edge.node).run_held_hooks();
+}
+
+}  // namespace detail
 
 }  // namespace lockstep

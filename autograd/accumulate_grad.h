@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <mutex>
+#include <vector>
 
 #include "lockstep/autograd/node.h"
 #include "lockstep/core/tensor.h"
@@ -33,11 +37,44 @@ class AccumulateGrad final : public Node {
   using Node::leaf;
   /// An edge to this node, made by a holder of the leaf.
   Edge edge();
+  /// Runs the hooks that a program has registered on the leaf, as apply() does where they are not held.
+  void run_held_hooks();
 
  private:
   class Turn;
 
+  void run_hooks(Turn& turn, const Tensor& leaf, bool own, bool others);
+
   std::recursive_mutex mutex_;  ///< of the gradient and the list of hooks, and held while these run
 };
+
+namespace detail {
+
+/// A hook of the library's own on a leaf's gradient: it runs in each pass, also where a program's hooks are held. For
+/// remove_hook().
+std::uint64_t register_own_hook(const Tensor& leaf, std::function<void(const Tensor&)> hook);
+
+/// Note [Held hooks]
+/// While it lives, hooks that a program has registered on these leaves do not run in backward(): what a pass leaves
+/// there is not the gradient yet, but one rank's, or one slice's of a batch. Who makes the gradient of it runs them
+/// then. A program's hook, such as an optimizer's step, so finds what it would find in one process that computes the
+/// batch at once.
+class HeldHooks {
+ public:
+  explicit HeldHooks(std::vector<Tensor> leaves);
+  ~HeldHooks();
+  HeldHooks(const HeldHooks&) = delete;
+  HeldHooks& operator=(const HeldHooks&) = delete;
+
+  /// Whether there are any on the leaf with this number.
+  bool any(std::size_t leaf) const;
+  /// Runs those of one leaf, whose gradient is there, in the order in which they were registered.
+  void run(std::size_t leaf) const;
+
+ private:
+  std::vector<Tensor> leaves_;
+};
+
+}  // namespace detail
 
 }  // namespace lockstep

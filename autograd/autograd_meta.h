@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/node.h"
@@ -27,8 +26,14 @@ struct AutogradMeta final : AutogradMetaBase {
   IntrusivePtr<Node> grad_fn;                         ///< what computed the tensor; null for a leaf
   Tensor grad;                                        ///< a leaf's accumulated gradient; undefined before the first
   std::atomic<AccumulateGrad*> accumulator{nullptr};  ///< owned; made on demand, see Note [Accumulators]
-  std::vector<std::pair<std::uint64_t, std::shared_ptr<Hook>>> hooks;  ///< by key, in the order they were added
-  std::uint64_t next_hook_key = 1;                                     ///< key of the next hook
+  struct LeafHook {
+    std::uint64_t key;
+    std::shared_ptr<Hook> function;
+    bool own;  ///< the library's, which runs even where a program's are held
+  };
+  std::vector<LeafHook> hooks;      ///< in the order they were added
+  std::uint64_t next_hook_key = 1;  ///< key of the next hook
+  int hooks_held = 0;               ///< by so many detail::HeldHooks
   /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
   std::shared_ptr<detail::RetainedGradient> retained;
 

@@ -85,7 +85,7 @@ std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(cons
   LOCKSTEP_CHECK(!holds(hook, *this),
                  "[register_post_accumulate_grad_hook] the hook holds the tensor that is to hold the hook, so neither "
                  "would ever be freed; use the tensor that the hook is called with, or hold a reference");
-  meta.hooks.emplace_back(key, std::make_shared<AutogradMeta::Hook>(std::move(hook)));
+  meta.hooks.push_back({key, std::make_shared<AutogradMeta::Hook>(std::move(hook)), /*own=*/false});
   return key;
 }
 
@@ -106,7 +106,7 @@ std::uint64_t Tensor::register_hook(TensorHook given) const {
 void Tensor::remove_hook(std::uint64_t key) const {
   AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
   if (!meta) return;
-  std::erase_if(meta->hooks, [&](const auto& entry) { return entry.first == key; });
+  std::erase_if(meta->hooks, [&](const auto& entry) { return entry.key == key; });
   if (const Edge edge = gradient_edge(*this); edge.node) edge.node->remove_hook(key);
 }
 

@@ -21,6 +21,9 @@ namespace lockstep::distributed {
 ///     return cross_entropy(model(part.x), part.y);
 ///   });
 ///   optimizer.step();
+///
+/// A hook of Tensor::register_post_accumulate_grad_hook on a parameter is called with the average, at the end of the
+/// backward() that averages, on every rank; so it may step an optimizer. Where gradients are divided it is an Error.
 class DistributedDataParallel {
  public:
   /// As TrainingStep: a collective that compares the ranks' modules and gives all of them rank 0's values. The module

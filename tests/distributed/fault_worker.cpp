@@ -47,7 +47,7 @@ class Training {
 
   void run(int steps) {
     Net model;
-    model.fc1.weight.register_post_accumulate_grad_hook([&](const ls::Tensor&) { here("backward"); });
+    model.fc1.weight.register_hook([&](const ls::Tensor&) { here("backward"); });
     ls::distributed::DistributedDataParallel ddp(model, job_);
     const int last = scenario_.starts_with("long") ? 1'000'000 : steps;
     for (step_ = 0; step_ < last; ++step_) {

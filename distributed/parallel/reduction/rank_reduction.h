@@ -48,6 +48,8 @@ class RankReduction {
   virtual WorkPtr launch(Bucket& bucket, const std::vector<bool>& used) = 0;
   /// After every launch of a pass: waits for what launch() has given no work for.
   virtual void finish() {}
+  /// Whether the parameters have their gradients afterwards.
+  virtual bool keeps_gradients() const { return true; }
   /// After an exception in a pass: drops what is on its way.
   virtual void abandon() {}
   /// By parameter: has any rank used it? After all buckets; waits.

@@ -28,6 +28,12 @@ Device device_of(const std::vector<nn::NamedTensor>& parameters) {
   return parameters.empty() ? Device() : parameters.front().tensor.device();
 }
 
+std::vector<Tensor> tensors_of(const std::vector<nn::NamedTensor>& parameters) {
+  std::vector<Tensor> tensors;
+  for (const nn::NamedTensor& each : parameters) tensors.push_back(each.tensor);
+  return tensors;
+}
+
 }  // namespace
 
 Reducer::Reducer(std::vector<nn::NamedTensor> parameters, ProcessGroupPtr group, const TrainingStepOptions& options)
@@ -46,6 +52,7 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, std::unique_ptr<RankRe
     : group_(std::move(group)),
       reduction_(std::move(reduction)),
       parameters_(std::move(parameters)),
+      held_(tensors_of(parameters_)),
       slots_(parameters_.size()),
       used_(parameters_.size(), false),
       static_graph_(options.static_graph) {
@@ -53,8 +60,7 @@ Reducer::Reducer(std::vector<nn::NamedTensor> parameters, std::unique_ptr<RankRe
   for (std::size_t b = 0; b < buckets.size(); ++b) make_bucket(buckets[b], b, buckets.size());
   trace_.launched_ns.assign(buckets_.size(), 0);
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    slots_[i].hook =
-        parameters_[i].tensor.register_post_accumulate_grad_hook([this, i](const Tensor&) { on_gradient(i); });
+    slots_[i].hook = detail::register_own_hook(parameters_[i].tensor, [this, i](const Tensor&) { on_gradient(i); });
 }
 
 Reducer::~Reducer() {
@@ -109,6 +115,7 @@ void Reducer::on_gradient(std::size_t index) {
 }
 
 void Reducer::begin_pass(bool computed) {
+  if (!reduction_->keeps_gradients()) check_hooks();
   in_pass_ = true;
   computed_ = computed;
   next_bucket_ = 0;
@@ -168,6 +175,23 @@ void Reducer::finish_pass() {
   trace_.finished_ns = steady_now_ns();
   in_pass_ = false;
   ++passes_;
+  run_held_hooks();
+}
+
+void Reducer::run_held_hooks() const {
+  for (const Bucket& bucket : buckets_)
+    for (const std::size_t slot : bucket.slots)
+      if (!slots_[slot].unused_everywhere) held_.run(slot);
+}
+
+void Reducer::check_hooks() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
+    LOCKSTEP_CHECK(!held_.any(i),
+                   "[TrainingStep] parameter '{}' has a hook of register_post_accumulate_grad_hook(), which is called "
+                   "with the average over ranks; where gradients are divided over them (zero = 2 or 3) no rank has it. "
+                   "Step the ZeroRedundancyOptimizer after backward(), or use register_hook(), which sees the gradient "
+                   "of this rank",
+                   parameters_[i].name);
 }
 
 void Reducer::settle_use() {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/autograd/accumulate_grad.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/parallel/options.h"
 #include "lockstep/distributed/parallel/reduction/no_sync.h"
@@ -27,7 +28,11 @@ namespace lockstep::distributed {
 /// process, so that weight decay and momentum leave them alone. With static_graph, what the first pass of this rank did
 /// not use counts as ready from the start, so that its buckets need not wait for the end of the pass.
 ///
-/// The hooks are removed by the destructor. Not thread-safe: one backward pass at a time.
+/// Hooks that a program has registered on the parameters' gradients (register_post_accumulate_grad_hook) wait until all
+/// buckets are reduced (Note [Held hooks]): they run on every rank, in bucket order, for each parameter that any rank
+/// used, and not in passes that only accumulate.
+///
+/// The reducer's own hooks are removed by the destructor. Not thread-safe: one backward pass at a time.
 class Reducer {
  public:
   /// `parameters` must be leaves that require gradients, the same and in the same order on every rank. Of the options
@@ -97,11 +102,14 @@ class Reducer {
   void launch_ready_buckets();
   void finish_pass();
   void settle_use();
+  void run_held_hooks() const;
+  void check_hooks() const;
   std::vector<std::string> names_of(bool Slot::*which) const;
 
   ProcessGroupPtr group_;
   std::unique_ptr<RankReduction> reduction_;
   std::vector<nn::NamedTensor> parameters_;
+  detail::HeldHooks held_;   // the program's, by parameter
   std::vector<Slot> slots_;  // by parameter
   std::vector<bool> used_;   // has got a gradient since the last synchronised pass, be it in a pass of its own
   std::vector<Bucket> buckets_;

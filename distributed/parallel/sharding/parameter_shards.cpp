@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "lockstep/autograd/accumulate_grad.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
@@ -101,8 +102,8 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
       }
       for (const std::size_t p : division_->flats[f].members) {
         ++states_[u].members;
-        hooks_[p] = division_->parameters[p].tensor.register_post_accumulate_grad_hook(
-            [this, u](const Tensor&) { on_gradient(u); });
+        hooks_[p] =
+            detail::register_own_hook(division_->parameters[p].tensor, [this, u](const Tensor&) { on_gradient(u); });
       }
     }
   for (State& state : states_) state.missing = state.members;

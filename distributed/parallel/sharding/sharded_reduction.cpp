@@ -173,6 +173,8 @@ class ShardedReduction final : public RankReduction {
       division_->flats[flat].gradient.div_(whole_->total_count());
   }
 
+  bool keeps_gradients() const override { return false; }
+
   void abandon() override {
     on_their_way_.clear();
     undivided_.clear();

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/autograd/accumulate_grad.h"
 #include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
@@ -130,6 +131,9 @@ Tensor Devices::step(const data::Batch& batch, std::uint64_t step, const LossFun
   whole.global_size = batch.size();
   // Device i draws as shard i of the step.
   const RandomKeyGuard key(step, 0);
+  // A slice's gradients, or a shard's, are not yet those that hooks are for.
+  std::optional<detail::HeldHooks> held;
+  if (several() || is_lockstep() || options_.accumulate > 1) held.emplace(module_.parameters());
   for_each([&](int worker) {
     const auto w = static_cast<std::size_t>(worker);
     std::optional<RandomKeyGuard> own;
@@ -143,7 +147,13 @@ Tensor Devices::step(const data::Batch& batch, std::uint64_t step, const LossFun
     if (runners_[w].pending()) runners_[w].finish(1.0);
     sums_[w]->take_all();
   });
-  return is_lockstep() ? finish_shards(step) : finish_slices();
+  Tensor mean = is_lockstep() ? finish_shards(step) : finish_slices();
+  if (held) {
+    const std::vector<Tensor> parameters = module_.parameters();
+    for (std::size_t p = parameters.size(); p-- > 0;)
+      if (parameters[p].grad().defined()) held->run(p);
+  }
+  return mean;
 }
 
 Tensor Devices::finish_slices() {
