@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/norm/norm.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "tests/support/op_case.h"
@@ -114,6 +115,22 @@ TEST(Linalg, DeterminantsOfSingularMatricesHaveGradients) {
   EXPECT_FALSE(std::isnan(gradient(stack({regular, zeros({3, 3}, kFloat64)})).sum().item()));
 }
 
+// Of regular matrices whose transposes end at a pivot that is rounded to 0: what has a gradient has the next ones.
+TEST(Linalg, DeterminantsNearSingularMatricesHaveSecondDerivatives) {
+  for (const auto& values : {std::vector{2.9, 3.1, 7.25, 7.75}, {1.8, 1.5, 6.84, 5.699999999999999}}) {
+    const Tensor a = tensor<double>(values).view({2, 2}).requires_grad_();
+    ASSERT_NE(det(a).item(), 0.0);
+    ASSERT_EQ(det(a.detach().t().contiguous()).item(), 0.0);
+    const Tensor of_det = grad({grad({det(a)}, {a}, {}, {.create_graph = true})[0].sum()}, {a})[0];
+    EXPECT_TRUE(of_det.isfinite().all().item<bool>());
+    const Tensor of_log = grad({grad({slogdet(a).logabsdet}, {a}, {}, {.create_graph = true})[0].sum()}, {a})[0];
+    EXPECT_TRUE(of_log.isfinite().all().item<bool>());
+  }
+  const Tensor flat = ones({2, 2}, kFloat64).requires_grad_();
+  EXPECT_EQ(error_of([&] { slogdet(flat).logabsdet.backward(); }),
+            "[linalg.slogdet] matrix 0 is singular: it has no inverse");
+}
+
 TEST(Linalg, CholeskyIsARoot) {
   const auto positive = [](const Tensor& x) { return matmul(x, x.transpose(-2, -1)); };
   for (const Shape& sizes : {Shape{1, 1}, Shape{3, 3}, Shape{2, 4, 4}}) {
@@ -123,6 +140,20 @@ TEST(Linalg, CholeskyIsARoot) {
     check_gradients([=](const TensorList& in) { return linalg::cholesky(positive(in[0])); },
                     [=] { return TensorList{matrices(sizes)}; });
   }
+}
+
+TEST(Linalg, ANormThatNoElementsHaveIsAnErrorThatNamesIt) {
+  const std::string message =
+      "[vector_norm] shape [0] has no elements along the dimensions of the norm, and none is the largest of none; "
+      "expected at least one, or an order that is finite";
+  EXPECT_EQ(error_of([] { vector_norm(zeros({0}), INFINITY); }), message);
+  EXPECT_EQ(error_of([] { vector_norm(zeros({0}, kBFloat16), INFINITY); }), message);
+  EXPECT_NE(error_of([] {
+              vector_norm(zeros({3, 0}), -INFINITY, {1});
+            }).find("the smallest of none"),
+            std::string::npos);
+  EXPECT_EQ(vector_norm(zeros({3, 0}), INFINITY, {0}).sizes(), Shape{0});
+  EXPECT_EQ(vector_norm(zeros({0}), 3.0).item(), 0.0);
 }
 
 TEST(Linalg, TrianglesAreSolvedWithoutTheRest) {

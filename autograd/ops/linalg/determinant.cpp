@@ -31,15 +31,40 @@ Tensor for_matrices(const Tensor& x) {
   return x.unsqueeze(-1).unsqueeze(-1);
 }
 
+/// The gradient of an inverse, as products of it: a solution of the transposed equations may end at a pivot that is 0
+/// after rounding, where that of the equations themselves has none.
+class InverseBackward final : public Node {
+ public:
+  const char* name() const override { return "LinalgInverseBackward"; }
+  TensorList apply(TensorList grads) override { return {gradient(grads[0], saved(0))}; }
+  TensorList apply_recorded(TensorList grads) override { return {gradient(grads[0], saved_output(0))}; }
+
+ private:
+  static Tensor gradient(const Tensor& grad, const Tensor& inverse) {
+    const Tensor turned = transposed(inverse);
+    return -matmul(matmul(turned, grad), turned);
+  }
+};
+
+/// Of matrices on the CPU, whose elimination has found no pivot of 0; errors name `op`.
+Tensor inverse_of(const char* op, const Tensor& a) {
+  Tensor out;
+  {
+    const NoGradGuard values_only;
+    out = named::solve_values(op, a.detach(), unit_matrices(a));
+  }
+  if (auto* node = record<InverseBackward>(out, {&a})) node->save(out);
+  return out;
+}
+
 class SlogdetBackward final : public Node {
  public:
   const char* name() const override { return "LinalgSlogdetBackward"; }
   TensorList apply(TensorList grads) override {
-    const Tensor& a = saved(0);
-    return {for_matrices(grads[0]) * named::solve_values("linalg.slogdet", transposed(a), unit_matrices(a))};
+    return {for_matrices(grads[0]) * transposed(inverse_of("linalg.slogdet", saved(0)))};
   }
   TensorList apply_recorded(TensorList grads) override {
-    return {for_matrices(grads[0]) * inv(transposed(saved_input(0, 0)))};
+    return {for_matrices(grads[0]) * transposed(inverse_of("linalg.slogdet", saved_input(0, 0)))};
   }
 };
 
@@ -65,9 +90,7 @@ class DetBackward final : public Node {
   static Tensor gradient(const Tensor& grad, const Tensor& a, const Tensor& det) {
     const auto of_regular = [&](const Tensor& regular) {
       // That matrix, not its transpose, was found to have an inverse.
-      const Tensor inverse =
-          GradMode::enabled() ? inv(regular) : named::solve_values("linalg.det", regular, unit_matrices(regular));
-      return for_matrices(grad * det) * transposed(inverse);
+      return for_matrices(grad * det) * transposed(inverse_of("linalg.det", regular));
     };
     const Tensor singular = det.detach() == 0.0;
     if (!singular.any().item<bool>()) return of_regular(a);

@@ -75,6 +75,12 @@ Tensor norm_along(const Tensor& x, double order, const Shape& dims, bool keepdim
   LOCKSTEP_CHECK(x.is_floating_point(), "[vector_norm] expected a floating-point tensor, found {}", name(x.dtype()));
   if (order == 0.0) return flat_in(sum(ne(x, 0.0), dims, keepdim, x.dtype()), x);
   if (order == 1.0) return sum(abs(x), dims, keepdim);
+  if (std::isinf(order))
+    LOCKSTEP_CHECK(
+        x.numel() > 0 || ReduceDims(x, dims, keepdim, "vector_norm").kept_sizes.numel() == 0,
+        "[vector_norm] shape {} has no elements along the dimensions of the norm, and none is the {} of none; "
+        "expected at least one, or an order that is finite",
+        to_string(x.sizes()), order > 0 ? "largest" : "smallest");
   if (element_size(x.dtype()) == 2) return norm_along(x.to(kFloat32), order, dims, keepdim, is_distance).to(x.dtype());
   Tensor result;
   {
