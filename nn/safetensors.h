@@ -81,6 +81,8 @@ class SafetensorsFile {
   void read_bytes(const SafetensorsEntry& entry, std::uint64_t at, std::uint64_t bytes, void* target) const;
   const SafetensorsEntry& at(std::string_view name) const;
   void take_checksums();
+  std::size_t checksums_size() const;
+  bool are_checksums(const std::string& name, const std::string& value) const;
   void check_checksum(const SafetensorsEntry& entry, const Checksum& checksum) const;
   void check_checksum(const SafetensorsEntry& entry, const void* bytes) const;
 

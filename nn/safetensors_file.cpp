@@ -65,26 +65,41 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
 
 // Of files that save_safetensors() wrote, and of what another program made of one without leaving this key out.
 void SafetensorsFile::take_checksums() {
-  // Damage to the name itself must not make it a file without checksums.
+  // Damage to the name itself must not make it a file without checksums: where it is hardly to be recognised, the value
+  // still has the header's.
+  const bool has_name = metadata_.contains(detail::kChecksumsKey);
   for (const auto& [name, value] : metadata_)
-    LOCKSTEP_CHECK(!is_nearly(name, detail::kChecksumsKey),
+    LOCKSTEP_CHECK(!is_nearly(name, detail::kChecksumsKey) && (has_name || !are_checksums(name, value)),
                    "[safetensors] {}: '{}' in the metadata of the header at offset 8 was '{}', the name of the file's "
                    "checksums; the file is damaged{}",
                    path_, name, detail::kChecksumsKey, kInstead);
   const auto given = metadata_.find(detail::kChecksumsKey);
   if (given == metadata_.end()) return;
-  const std::size_t digits = (1 + entries_.size()) * kChecksumDigits;
+  const std::size_t digits = checksums_size();
   LOCKSTEP_CHECK(given->second.size() == digits && std::ranges::all_of(given->second, is_digit),
                  "[safetensors] {}: '{}' in the metadata of the header at offset 8 has {} characters, expected {} "
                  "hexadecimal digits; the header is damaged{}",
                  path_, detail::kChecksumsKey, given->second.size(), digits, kInstead);
-  checksums_ = std::exchange(given->second, std::string(digits, '0'));
-  const std::string header = detail::make_safetensors_header(entries_, metadata_);
-  LOCKSTEP_CHECK(checksums_.starts_with(checksum_digits(header.data(), header.size())),
+  checksums_ = given->second;
+  LOCKSTEP_CHECK(are_checksums(given->first, checksums_),
                  "[safetensors] {}: the header at offset 8 does not have the checksum that was written with it; the "
                  "header is damaged{}",
                  path_, kInstead);
   metadata_.erase(given);
+}
+
+std::size_t SafetensorsFile::checksums_size() const {
+  return (1 + entries_.size()) * kChecksumDigits;
+}
+
+// Whether the value that the metadata has under this name begins with the checksum of the header.
+bool SafetensorsFile::are_checksums(const std::string& name, const std::string& value) const {
+  if (value.size() != checksums_size() || !std::ranges::all_of(value, is_digit)) return false;
+  Metadata metadata = metadata_;
+  metadata.erase(name);
+  metadata[detail::kChecksumsKey] = std::string(checksums_size(), '0');
+  const std::string header = detail::make_safetensors_header(entries_, metadata);
+  return value.starts_with(checksum_digits(header.data(), header.size()));
 }
 
 void SafetensorsFile::check_checksum(const SafetensorsEntry& entry, const Checksum& checksum) const {

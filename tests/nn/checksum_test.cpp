@@ -105,6 +105,27 @@ TEST_F(DamagedFile, NoFlippedBitOfTheHeaderIsAccepted) {
   SafetensorsFile(path_.text()).verify();
 }
 
+// Not by a bit, but so that nothing of it is left, or that its length is another.
+TEST_F(DamagedFile, ADamagedNameOfTheChecksumsIsNoticed) {
+  const std::string good = bytes_of(path_.text()), key = "lockstep.checksums";
+  const std::size_t at = good.find(key);
+  ASSERT_NE(at, std::string::npos);
+  for (const std::string name : {"xxxxxxxxxxxxxxxxxx", "lock\\tep.checksums", "lockstep.........s",
+                                 "zzzzzzzzzp.checksums", "                  ", "0123456789abcdef\\n"}) {
+    std::string bad = good;
+    bad.replace(at, key.size(), name);
+    std::uint64_t length = 0;
+    std::memcpy(&length, bad.data(), sizeof length);
+    length += name.size() - key.size();
+    std::memcpy(bad.data(), &length, sizeof length);
+    write_bytes(path_.text(), bad);
+    const std::string error = error_of([&] { SafetensorsFile file(path_.text()); });
+    EXPECT_NE(error.find("was 'lockstep.checksums', the name of the file's checksums; the file is damaged"),
+              std::string::npos)
+        << name << ": " << error;
+  }
+}
+
 /// `text` with every `from` replaced.
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
