@@ -197,8 +197,8 @@ class ParameterDict : public Module {
 /// Batch norm layers count the batch once: their running statistics are what they are without.
 ///
 /// The module must outlive the graph, must compute the same thing each time (a buffer that forward() of a module of the
-/// program's own changes is changed twice), and its parameters must not change in between, which throws Error in
-/// backward().
+/// program's own changes is changed twice), and its parameters must not change in between, nor what is frozen or in
+/// training mode, which throws Error in backward().
 Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function = {});
 
 }  // namespace lockstep::nn

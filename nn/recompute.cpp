@@ -20,15 +20,13 @@ struct RecomputeBackward final : Node {
   RandomPosition random;
   autocast::Settings autocasting;
   bool needs_x = false;
+  std::vector<std::pair<Module*, bool>> training;  // the modules, and their modes in the forward pass
 
   const char* name() const override { return "RecomputeBackward"; }
   TensorList apply(TensorList grads) override {
     TensorList result(1 + parameters.size());
     if (!grads[0].defined()) return result;
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      LOCKSTEP_CHECK(parameters[i].storage()->version() == versions[i],
-                     "[recompute] a parameter of shape {} changed between forward and backward",
-                     to_string(parameters[i].sizes()));
+    check_unchanged();
     const Tensor x = saved(0).detach();
     if (needs_x) x.set_requires_grad(true);
     Tensor out;
@@ -47,6 +45,26 @@ struct RecomputeBackward final : Node {
     for (std::size_t i = 0; i < parameters.size(); ++i) result[i + 1] = std::move(found[i]);
     if (needs_x) result[0] = std::move(found.back());
     return result;
+  }
+
+ private:
+  void check_unchanged() const {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      LOCKSTEP_CHECK(parameters[i].storage()->version() == versions[i],
+                     "[recompute] a parameter of shape {} changed between forward and backward",
+                     to_string(parameters[i].sizes()));
+      LOCKSTEP_CHECK(
+          parameters[i].requires_grad(),
+          "[recompute] a parameter of shape {} required gradients in forward and was frozen before backward, "
+          "which computes the module again; freeze it before forward or after backward",
+          to_string(parameters[i].sizes()));
+    }
+    for (const auto& [module, trained] : training)
+      LOCKSTEP_CHECK(
+          module->is_training() == trained,
+          "[recompute] a {} was in {} mode in forward and is in the other mode in backward, which computes it "
+          "again; call train() or eval() before forward or after backward",
+          module->type_name(), trained ? "training" : "evaluation");
   }
 };
 
@@ -77,6 +95,7 @@ Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Ten
   node->random = random;
   node->autocasting = autocasting;
   node->needs_x = x.requires_grad();
+  for (Module* each : module.modules()) node->training.emplace_back(each, each->is_training());
   return out;
 }
 

@@ -91,6 +91,38 @@ TEST(Recompute, HooksOfTheModuleRun) {
   EXPECT_EQ(x.grad().to_vector<float>(), same.grad().to_vector<float>());
 }
 
+// What is computed in backward must be what was computed in forward.
+TEST(Recompute, SaysWhatHasChangedInBetween) {
+  struct Block : nn::Module {
+    nn::Linear in{this, "in", 4, 4}, out{this, "out", 4, 4};
+    nn::Dropout drop{this, "drop", 0.5};
+    Tensor forward(Tensor x) override { return out(drop(relu(in(x)))); }
+  };
+  const auto error_after = [](const std::function<void(Block&)>& change) {
+    Block block;
+    const Tensor loss = nn::recompute(block, make_leaf({3, 4}, 2, kFloat32)).sum();
+    change(block);
+    return error_of([&] { loss.backward(); });
+  };
+  const std::string frozen =
+      "[recompute] a parameter of shape [4, 4] required gradients in forward and was frozen before backward, which "
+      "computes the module again; freeze it before forward or after backward";
+  EXPECT_EQ(error_after([](Block& block) { block.in.set_requires_grad(false); }), frozen);
+  EXPECT_EQ(error_after([](Block& block) { block.set_requires_grad(false); }), frozen);
+  EXPECT_EQ(error_after([](Block& block) { block.drop.eval(); }),
+            "[recompute] a lockstep::nn::Dropout was in training mode in forward and is in the other mode in backward, "
+            "which computes it again; call train() or eval() before forward or after backward");
+  EXPECT_NE(error_after([](Block& block) { block.eval(); }).find("was in training mode in forward"), std::string::npos);
+  Block block;
+  const Tensor loss = nn::recompute(block, make_leaf({3, 4}, 2, kFloat32)).sum();
+  block.eval();
+  block.set_requires_grad(false);
+  block.train();
+  block.set_requires_grad(true);
+  loss.backward();
+  EXPECT_TRUE(block.in.weight.grad().defined());
+}
+
 // A tensor of the recomputed pass may be kept: its history holds the module's parameters as any other does.
 TEST(Recompute, WhatIsKeptOfItKeepsItsHistory) {
   Tensor inside;
