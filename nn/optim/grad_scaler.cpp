@@ -134,7 +134,7 @@ void GradScaler::update() {
   turns_.clear();
   state();  // of the device, if that has a later one
   if (!finite) {
-    scale_ *= options_.backoff_factor;
+    scale_ = std::max(scale_ * options_.backoff_factor, detail::kSmallestScale);
     good_steps_ = 0;
   } else if (++good_steps_ == options_.growth_interval) {
     scale_ *= options_.growth_factor;

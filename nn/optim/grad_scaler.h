@@ -26,7 +26,9 @@ struct GradScalerState {
 
 /// Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", 2018; PyTorch's torch.amp.GradScaler):
 /// gradients of half type underflow, so the loss is multiplied by a scale, the gradients are divided by it before the
-/// optimizer's step, and a step whose gradients are not finite is left out and the scale reduced.
+/// optimizer's step, and a step whose gradients are not finite is left out and the scale reduced. Gradients that are
+/// NaN for other reasons than overflow reduce it to 2^-126 and no further, so that it can grow when they are gone;
+/// PyTorch's becomes 0, by which nothing can be divided any more.
 ///
 ///   double loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
 ///     return scaler.scale(cross_entropy(net(part.x), part.y));

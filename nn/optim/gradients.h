@@ -38,6 +38,8 @@ enum ScalerWord {
 /// grad_unscale() with the factor and the answer in `words`: writes kInverse and kOverflowed.
 using GradUnscaleByKernel = void(const Gradients& gradients, const Tensor& words);
 GradUnscaleByKernel grad_unscale_by_cuda;
+/// The least that a scale shrinks to. Its inverse is finite in float32, and gradients of any size are at this scale.
+inline constexpr double kSmallestScale = 0x1p-126;
 /// Ends a step: counts it, or that it was left out, and changes the scale as GradScaler::update() does.
 using ScalerUpdateKernel = void(const Tensor& words, double growth, double backoff, std::int64_t interval);
 ScalerUpdateKernel scaler_update_cuda;

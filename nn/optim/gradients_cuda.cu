@@ -106,7 +106,8 @@ __global__ void scaler_begin_kernel(double* words) {
 // One thread.
 __global__ void scaler_update_kernel(double* words, double growth, double backoff, double interval) {
   if (words[kOverflowed] != 0.0) {
-    words[kScale] *= backoff;
+    const double less = words[kScale] * backoff;
+    words[kScale] = less > kSmallestScale ? less : kSmallestScale;
     words[kSkipped] += 1.0;
     words[kGoodSteps] = 0.0;
     return;

@@ -77,6 +77,27 @@ TEST(GradScaler, GrowsAfterAnIntervalWithoutOverflow) {
   EXPECT_EQ(iterate(1), 8);
 }
 
+// NaN in the data of many steps, say: what comes after them counts again.
+TEST(GradScaler, ManyOverflowsLeaveAScaleThatGrows) {
+  Problem problem;
+  GradScaler scaler({.growth_factor = 4, .growth_interval = 1});
+  const auto iterate = [&](double grad) {
+    problem.backward(scaler, grad);
+    const bool made = scaler.step(problem.optimizer);
+    scaler.update();
+    return made;
+  };
+  for (int i = 0; i < 1200; ++i) EXPECT_FALSE(iterate(std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_EQ(scaler.scale_factor(), 0x1p-126);
+  GradScaler resumed({.growth_factor = 4, .growth_interval = 1});
+  resumed.load_state(scaler.state());
+  scaler = resumed;
+  EXPECT_TRUE(iterate(1.0));
+  EXPECT_EQ(problem.weight.to_vector<float>(), (std::vector<float>{0.5, 1.5}));
+  for (int i = 0; i < 63; ++i) EXPECT_TRUE(iterate(1.0));
+  EXPECT_EQ(scaler.scale_factor(), 4.0);
+}
+
 // As with PyTorch: a loop over two optimizers ends with one update().
 TEST(GradScaler, ServesSeveralOptimizersInAnIteration) {
   const Tensor a = ones({2}).requires_grad_(), b = ones({2}).requires_grad_();
