@@ -65,6 +65,7 @@ class Buffer : public Tensor {
 
 /// Note [Modules]
 namespace detail {
+class Follower;
 /// A call of a module: runs its call hook, and while this lives, what is profiled belongs to the module.
 class ProfiledCall {
  public:
@@ -234,6 +235,7 @@ class Module {
     Module* module = nullptr;
   };
 
+  friend class detail::Follower;
   friend class detail::ProfiledCall;
 
   struct Hooks {

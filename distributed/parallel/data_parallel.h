@@ -14,7 +14,8 @@ namespace lockstep::distributed {
 ///
 /// The module trained, saved and given to the optimizer is module(). Samples divide by data::partition, so sizes differ
 /// by at most one; devices beyond the batch stay idle. Randomness differs by device: device i draws as shard i of the
-/// step.
+/// step. Hooks that a program registers on module() and the modules in it run on every replica, with the replica's
+/// module, on several threads at once; module().to(dtype) casts the replicas at the next forward.
 class DataParallel {
  public:
   /// Calls `factory` for the module and, if there are several devices, once for each. `devices` may repeat; options are

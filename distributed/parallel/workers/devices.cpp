@@ -35,11 +35,14 @@ void copy_state(const std::vector<nn::NamedTensor>& state, const nn::Module& fro
                 std::vector<Devices::Copied>& copied) {
   const std::vector<nn::NamedTensor> targets = to.state();
   const auto match = [](const nn::NamedTensor& a, const nn::NamedTensor& b) {
-    return a.name == b.name && a.tensor.sizes() == b.tensor.sizes() && a.tensor.dtype() == b.tensor.dtype();
+    return a.name == b.name && a.tensor.sizes() == b.tensor.sizes();
   };
   if (!std::ranges::equal(state, targets, match))
     return nn::copy_parameters_and_buffers(from, to);  // says what differs
   copied.resize(state.size());
+  for (std::size_t t = 0; t < state.size(); ++t)  // to() has cast the module since
+    if (const DType dtype = state[t].tensor.dtype(); targets[t].tensor.dtype() != dtype)
+      nn::replace_value(targets[t].tensor, cast_values(targets[t].tensor, dtype));
   std::vector<Tensor> values;
   std::vector<std::size_t> changed;
   for (std::size_t t = 0; t < state.size(); ++t) {
@@ -70,6 +73,7 @@ Devices::Devices(nn::Module& module, const Factory& factory, const TrainingStepO
       LOCKSTEP_CHECK(replicas_.back(), "[TrainingStep] the factory returned null");
       replicas_.back()->to(device);
       parameters_.push_back(replicas_.back()->parameters());
+      followers_.emplace_back(module, *replicas_.back());
     }
     // A forked child keeps them: Note [Another process's objects].
     threads_ =
@@ -101,6 +105,11 @@ void Devices::for_each(const std::function<void(int)>& body) {
 void Devices::update_replicas() {
   const std::vector<nn::NamedTensor> state = module_.state();
   const std::vector<Tensor> parameters = module_.parameters();
+  const Device first = options_.devices.front();
+  LOCKSTEP_CHECK(parameters.empty() || parameters.front().device() == first,
+                 "[TrainingStep] the module is on {} now, and its replicas were made for devices of which {} is the "
+                 "first; leave it there, or make another step of it for other devices",
+                 to_string(parameters.front().device()), to_string(first));
   for (std::size_t i = 0; i < replicas_.size(); ++i) {
     nn::Module& replica = *replicas_[i];
     if (i == 0) {
@@ -116,7 +125,7 @@ void Devices::update_replicas() {
     for (std::size_t p = 0; p < parameters.size(); ++p)
       if (parameters_[i][p].requires_grad() != parameters[p].requires_grad())
         parameters_[i][p].set_requires_grad(parameters[p].requires_grad());
-    if (replica.is_training() != module_.is_training()) replica.train(module_.is_training());
+    followers_[i].update();
   }
 }
 

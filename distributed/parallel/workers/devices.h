@@ -13,6 +13,7 @@
 #include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/device_threads.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
+#include "lockstep/nn/follower.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
@@ -61,6 +62,7 @@ class Devices {
   nn::Module& module_;
   TrainingStepOptions options_;
   std::vector<std::unique_ptr<nn::Module>> replicas_;  // none if there is one device
+  std::vector<nn::detail::Follower> followers_;        // of the module, by replica
   std::vector<std::vector<Tensor>> parameters_;        // by replica
   std::vector<std::vector<Copied>> copied_;            // by replica
   StepTotals layout_;                                  // of the module, for lockstep mode

@@ -119,6 +119,67 @@ TEST(DataParallel, HooksOfAReplicaRun) {
   }
 }
 
+// Those that are registered on the module afterwards, or on one inside it, run on each replica too, until they are
+// removed from there.
+TEST(DataParallel, HooksOfTheModuleRunInEveryReplica) {
+  std::atomic<int> before = 0, after = 0, backward = 0, own = 0;
+  const auto factory = [&own]() -> std::unique_ptr<nn::Module> {
+    auto net = std::make_unique<Net>();
+    net->fc1.register_forward_hook([&own](auto&, const Tensor&, Tensor&) { ++own; });
+    return net;
+  };
+  DataParallel parallel(factory, cpus({0, 1, 2}));
+  auto& net = dynamic_cast<Net&>(parallel.module());
+  const Tensor x = make_input({6, 6}, 5, kFloat32).requires_grad_();
+  const std::uint64_t first =
+      net.fc1.register_forward_pre_hook([&](nn::Module&, Tensor& in) { ++before, in = in * 2.0; });
+  net.fc1.register_forward_hook([&](nn::Module& layer, const Tensor&, Tensor& out) {
+    ++after;
+    EXPECT_EQ(layer.device(), out.device());
+  });
+  net.register_full_backward_hook([&](nn::Module&, Tensor&, const Tensor&) { ++backward; });
+  const Tensor y = parallel(x);
+  expect_close(y, net(x), 1e-6, 1e-6);
+  EXPECT_EQ(before.exchange(0), 4);
+  EXPECT_EQ(after.exchange(0), 4);
+  EXPECT_EQ(own.exchange(0), 4);
+  sum(y).backward();
+  EXPECT_EQ(backward.exchange(0), 3);
+  net.fc1.remove_hook(first);
+  net.fc1.remove_hook(1);  // the factory's
+  parallel.step(make_batch(6),
+                [](nn::Module& module, const data::Batch& part) { return cross_entropy(module(part.x), part.y); });
+  EXPECT_EQ(before, 0);
+  EXPECT_EQ(own, 0);
+  EXPECT_EQ(after, 3);
+  EXPECT_EQ(backward, 3);
+}
+
+TEST(DataParallel, ReplicasAreCastWithTheModule) {
+  for (const std::int64_t shards : {0, 4}) {
+    DataParallel parallel([] { return std::make_unique<Net>(); }, cpus({0, 1}), {.logical_shards = shards});
+    TrainingStep single([] { return std::make_unique<Net>(); }, {.logical_shards = shards});
+    nn::copy_parameters_and_buffers(parallel.module(), single.module());
+    data::Batch batch = make_batch(7);
+    for (const DType dtype : {kFloat32, kFloat64}) {
+      parallel.module().to(dtype);
+      single.module().to(dtype);
+      batch.x = batch.x.to(dtype);
+      EXPECT_NEAR(parallel.step(batch, loss_of).item<double>(), single(batch, loss_of).item<double>(), 1e-6) << shards;
+      const auto got = parallel.module().parameters(), want = single.module().parameters();
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_EQ(got[i].grad().dtype(), dtype);
+        expect_close(got[i].grad(), want[i].grad(), 1e-5, 1e-6);
+      }
+    }
+  }
+  DataParallel moved = make_data_parallel<Net>(cpus({0, 1}));
+  moved.module().to(Device(kCPU, 3));
+  EXPECT_EQ(error_of([&] { moved.step(make_batch(7), loss_of); }),
+            "[TrainingStep] the module is on cpu:3 now, and its replicas were made for devices of which cpu:0 is the "
+            "first; leave it there, or make another step of it for other devices");
+}
+
 TEST(DataParallel, RunningStatisticsAreTheFirstReplicas) {
   DataParallel parallel = make_data_parallel<NormNet>(cpus({0, 1}));
   const Tensor x = make_input({6, 4}, 5, kFloat32);
@@ -135,6 +196,19 @@ TEST(DataParallel, EvaluationModeReachesTheReplicas) {
   parallel.module().eval();
   const Tensor x = make_input({6, 4}, 5, kFloat32);
   expect_close(parallel(x), x, 1e-4, 1e-4);  // running mean 0, variance 1
+}
+
+TEST(DataParallel, EachLayersModeReachesTheReplicas) {
+  struct Two : nn::Module {
+    nn::BatchNorm1d kept{this, "kept", 4}, trained{this, "trained", 4};
+    Tensor forward(Tensor x) override { return cat({kept(x), trained(x)}, 1); }
+  };
+  DataParallel parallel([] { return std::make_unique<Two>(); }, cpus({0, 1}));
+  auto& net = dynamic_cast<Two&>(parallel.module());
+  net.kept.eval();
+  const Tensor x = make_input({6, 4}, 5, kFloat32), y = parallel(x);
+  expect_close(y.narrow(1, 0, 4), x, 1e-4, 1e-4);  // running mean 0, variance 1
+  EXPECT_GT((y.narrow(1, 4, 4) - x).abs().max().item<double>(), 0.1);
 }
 
 TEST(DataParallel, FrozenParametersGetNoGradient) {
