@@ -174,7 +174,9 @@ void TransportExecutor::transfer(const Operation& operation, Deadline deadline) 
   // Note [Point to point]
   // Ahead of each message goes a letter with its dtype and size, under a tag of the direction and the count of such
   // messages alone, so that one which does not fit is an error at once, and not at the deadline. The tag of the message
-  // itself also depends on what the letter says: what does not fit never meets a receive.
+  // itself also depends on what the letter says: what does not fit never meets a receive. A send() that an exchange()
+  // waits for, instead of another exchange(), is no error before the deadline: each of them may still get its
+  // counterpart, since either side may call its operations in any order. The failure names both then.
   const auto tag = [&](int from, const Letter& letter, std::uint64_t step) {
     const auto route = static_cast<std::uint64_t>(from) << 1 | (exchange ? 1 : 0);
     return other_tag(message_tag(message_tag(route, letter.elements, letter.dtype), operation.number, step));

@@ -161,6 +161,20 @@ TEST_P(MisfitOver, BothRanksHearOfIt) {
   }
 }
 
+// Each may still get its counterpart until the deadline; the failure names both.
+TEST(Misfit, ASendThatAnExchangeWaitsFor) {
+  for (const Link link : {Link::in_process, Link::shm}) {
+    const auto errors = errors_of_ranks(2, link, Milliseconds(1'000), [](ProcessGroup& group) {
+      if (group.rank() == 0) group.send(ones({3}), 1)->wait();
+      if (group.rank() == 1) group.exchange(ones({3}), ones({3}), 0)->wait();
+      group.barrier()->wait();
+    });
+    for (const std::string& error : errors)
+      for (const char* text : {"exchange #0 (float32 [3], with rank 0)", "send #0 (float32 [3], to rank 1)"})
+        EXPECT_NE(error.find(text), std::string::npos) << text << " in:\n" << error;
+  }
+}
+
 // Messages name the job's numbers.
 TEST(Misfit, InAGroupOfSomeOfTheRanks) {
   for (const Link link : {Link::in_process, Link::shm}) {
