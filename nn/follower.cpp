@@ -34,7 +34,7 @@ void Follower::update() {
     to[i]->training_ = from[i]->training_;
     const Module::Hooks* const given = from[i]->hooks_.get();
     std::unique_ptr<Module::Hooks>& own = to[i]->hooks_;
-    if (!given) continue;  // as ever since: hooks that are removed leave an empty list
+    if (!given) continue;  // there have never been any: those that are removed leave empty lists
     if (!own) own = std::make_unique<Module::Hooks>();
     follow(given->before, own->before, first_[i]);
     follow(given->after, own->after, first_[i]);
