@@ -60,6 +60,7 @@
 #include "lockstep/nn/optim/rmsprop.h"
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/nn/optim/sgd.h"
+#include "lockstep/nn/optim/whole_tensors.h"
 #include "lockstep/nn/pooling.h"
 #include "lockstep/nn/rnn.h"
 #include "lockstep/nn/safetensors.h"

@@ -103,10 +103,16 @@ def optim():
         "adamax_weight_decay": lambda p: torch.optim.Adamax(p, lr=0.05, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.1),
         "adadelta": lambda p: torch.optim.Adadelta(p),
         "adadelta_weight_decay": lambda p: torch.optim.Adadelta(p, lr=0.5, rho=0.8, weight_decay=0.1),
+        "rprop": lambda p: torch.optim.Rprop(p),
+        "rprop_limits": lambda p: torch.optim.Rprop(p, lr=0.05, etas=(0.4, 1.5), step_sizes=(0.03, 0.1), maximize=True),
+        "asgd": lambda p: torch.optim.ASGD(p),
+        "asgd_averaged": lambda p: torch.optim.ASGD(p, lr=0.1, lambd=0.2, alpha=0.5, t0=1, weight_decay=0.1),
+        "adafactor": lambda p: torch.optim.Adafactor(p),
+        "adafactor_decay": lambda p: torch.optim.Adafactor(p, lr=0.1, beta2_decay=-0.6, eps=(1e-4, 0.5), d=1.5, weight_decay=0.1),
     }
     for name, make in optimizers.items():
-        # NAdam keeps a product in the default dtype.
-        torch.set_default_dtype(torch.float64 if name.startswith("nadam") else torch.float32)
+        # NAdam keeps a product in the default dtype, and ASGD its rate.
+        torch.set_default_dtype(torch.float64 if name.startswith(("nadam", "asgd")) else torch.float32)
         start, grads = uniform(f"{name}|start", (7,)), uniform(f"{name}|grads", (5, 7))
         p = torch.nn.Parameter(torch.from_numpy(start).double())
         optimizer, steps = make([p]), []
@@ -117,8 +123,29 @@ def optim():
         g.put(name, "start", start)
         g.put(name, "grads", grads)
         g.put(name, "after", torch.stack(steps))
+        if name.startswith("asgd"):
+            g.put(name, "average", optimizer.state[p]["ax"])
 
     torch.set_default_dtype(torch.float32)
+    whole = {
+        "adafactor_matrix": ((4, 6), lambda p: torch.optim.Adafactor(p, lr=0.1)),
+        "adafactor_volume": ((2, 3, 5), lambda p: torch.optim.Adafactor(p, lr=0.5, weight_decay=0.1, maximize=True)),
+        "muon_wide": ((6, 10), lambda p: torch.optim.Muon(p, lr=0.02)),
+        "muon_tall": ((12, 5), lambda p: torch.optim.Muon(p, lr=0.02, weight_decay=0.3, momentum=0.8, nesterov=False)),
+        "muon_rms": ((8, 8), lambda p: torch.optim.Muon(p, lr=0.05, ns_steps=3, adjust_lr_fn="match_rms_adamw")),
+        "muon_spectral": ((4, 9), lambda p: torch.optim.Muon(p, lr=0.05, ns_coefficients=(2.0, -1.5, 0.5), adjust_lr_fn="spectral_unclamped")),
+    }
+    for name, (shape, make) in whole.items():
+        start, grads = uniform(f"{name}|start", shape), uniform(f"{name}|grads", (5, *shape))
+        p = torch.nn.Parameter(torch.from_numpy(start).double())
+        optimizer, steps = make([p]), []
+        for grad in grads:
+            p.grad = torch.from_numpy(grad).double()
+            optimizer.step()
+            steps.append(p.detach().clone())
+        g.put(name, "start", start)
+        g.put(name, "grads", grads)
+        g.put(name, "after", torch.stack(steps))
     lr = torch.optim.lr_scheduler
     schedules = {
         "step_lr": lambda o: lr.StepLR(o, 4, 0.5),

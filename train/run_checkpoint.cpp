@@ -148,6 +148,8 @@ std::pair<std::size_t, std::size_t> Run::State::sizes() const {
   for (const nn::NamedTensor& t : step.module().state()) weights += bytes(t.tensor, t.tensor.dtype());
   const auto* const divided = dynamic_cast<const distributed::ZeroRedundancyOptimizer*>(&optimizer);
   const optim::Optimizer& formula = divided ? divided->local() : optimizer;
+  if (!formula.is_elementwise())
+    for (const nn::NamedTensor& t : formula.state().tensors) state += t.tensor.nbytes();
   for (std::size_t i = 0; i < optimizer.parameters().size(); ++i) {
     const Tensor& parameter = optimizer.parameters()[i];
     if (!parameter.requires_grad()) continue;

@@ -158,6 +158,8 @@ CapturedStep::CapturedStep(TrainingStep& step, optim::Optimizer& optimizer, Capt
                                   : step.capture_obstacle();
   if (obstacle_.empty() && dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer))
     obstacle_ = "the divided optimizer gathers its parameters under the host's control";
+  if (obstacle_.empty() && !optimizer.is_elementwise())
+    obstacle_ = fmt::format("{} asks the device for norms in each step", optimizer.name());
   if (obstacle_.empty() && options.scaler && optimizer.has_agreement())
     obstacle_ = "ranks agree on whether gradients overflowed, which the host does in each step";
   if (obstacle_.empty() && options.scaler && options.max_grad_norm > 0.0)

@@ -47,6 +47,10 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimize
 void ZeroRedundancyOptimizer::set_up(std::size_t chunk_bytes) {
   LOCKSTEP_CHECK(local_, "[{}] the optimizer to divide is null", kName);
   LOCKSTEP_CHECK(group_, "[{}] the process group is null", kName);
+  LOCKSTEP_CHECK(local_->is_elementwise(),
+                 "[{}] {} takes norms or products of whole parameters, of which a rank would have a part; expected an "
+                 "optimizer that updates each element by itself, such as AdamW, or use {} undivided, with zero = 0",
+                 kName, local_->name(), local_->name());
   take_groups_of(*local_);
   check_agreement(parameters(), *group_);
   if (division_)

@@ -40,6 +40,10 @@ MeshModel::MeshModel(nn::Module& module, const Mesh& mesh, const PipelineParalle
       make_module_(std::move(make_module)),
       make_optimizer_(std::move(make_optimizer)) {
   const Whole whole = make_whole();
+  LOCKSTEP_CHECK(whole.optimizer->is_elementwise(),
+                 "[MeshModel] {} takes norms or products of whole parameters, which a mesh may divide; expected an "
+                 "optimizer that updates each element by itself, such as AdamW",
+                 whole.optimizer->name());
   for (std::size_t group = 0; group < whole.optimizer->num_param_groups(); ++group)
     for (std::string& name : whole.optimizer->state_names(group))
       if (std::ranges::find(state_names_, name) == state_names_.end()) state_names_.push_back(std::move(name));

@@ -9,3 +9,4 @@
 #include "lockstep/nn/optim/rmsprop.h"
 #include "lockstep/nn/optim/schedule.h"
 #include "lockstep/nn/optim/sgd.h"
+#include "lockstep/nn/optim/whole_tensors.h"

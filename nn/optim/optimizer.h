@@ -141,6 +141,8 @@ class Optimizer {
   std::vector<std::string> state_names(std::size_t group) const;
   /// "SGD", "Adam", ...: in checkpoints and messages.
   virtual const char* name() const = 0;
+  /// Whether the update of an element takes nothing but its own gradient and state, so that ranks may update parts.
+  virtual bool is_elementwise() const { return true; }
 
   /// Handles on the present state; values change with the next step.
   virtual OptimizerState state() const;
@@ -187,6 +189,9 @@ class Optimizer {
   void check_form(std::size_t group, bool fits) const;         ///< Throws Error unless `fits`.
   void check_lr(double lr) const;                              ///< Throws Error if it is out of range.
   int form(std::size_t group) const { return forms_[group]; }  ///< as given to add_parameters()
+  void check_all_options() const;                              ///< check_options() of every group
+  /// One more step of a parameter; returns how many that makes.
+  std::int64_t count_step(std::size_t parameter) { return ++steps_[parameter]; }
 
   /// Names of the state tensors that a form of the formula keeps of a parameter; at most kMaxState.
   virtual std::vector<std::string> names_of_state(int form) const = 0;
@@ -216,7 +221,6 @@ class Optimizer {
     std::vector<std::pair<Tensor, Tensor>> copies_in, copies_out;  ///< from, to
   };
 
-  void check_all_options() const;
   void make_state();
   bool has_state() const { return with_state_ == parameters_.size(); }
   bool is_capturing(const Device& device) const;

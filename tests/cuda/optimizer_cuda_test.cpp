@@ -47,6 +47,8 @@ const Case kCases[] = {
     other<NAdam>("nadam", NAdamOptions{.lr = 0.05, .weight_decay = 0.1, .decoupled_weight_decay = true}),
     other<RAdam>("radam", RAdamOptions{.lr = 0.05, .beta2 = 0.8, .weight_decay = 0.1}),
     other<Adamax>("adamax", AdamaxOptions{.lr = 0.05, .weight_decay = 0.1}),
+    other<Rprop>("rprop", RpropOptions{.step_max = 0.012}),
+    other<ASGD>("asgd", ASGDOptions{.lr = 0.05, .lambd = 0.1, .t0 = 1, .weight_decay = 0.1}),
     {"groups",
      [](const std::vector<Tensor>& p) {
        using Groups = std::vector<ParamGroup<AdamOptions>>;
@@ -193,6 +195,26 @@ TEST_P(CudaOptimizer, ReplaysInAGraphUnderASchedule) {
   expect_same_bits(parameters, expected);
   LOCKSTEP_CUDA_CHECK(cudaGraphExecDestroy(exec));
   LOCKSTEP_CUDA_CHECK(cudaGraphDestroy(graph));
+}
+
+// Norms and products, which a device adds up in another order than the CPU.
+TEST(CudaWholeTensors, AgreeWithTheCpu) {
+  if (!test_device().is_cuda()) GTEST_SKIP() << "LOCKSTEP_TEST_DEVICE names no CUDA device";
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  const auto weights = [](Device device, bool muon) {
+    const Tensor p = move_values(make_input({30, 50}, 1, kFloat32), device).requires_grad_();
+    const std::unique_ptr<Optimizer> optimizer =
+        muon ? std::unique_ptr<Optimizer>(std::make_unique<Muon>(std::vector{p}, MuonOptions{.lr = 0.02}))
+             : std::make_unique<Adafactor>(std::vector{p}, AdafactorOptions{.lr = 0.1});
+    for (std::uint32_t step = 0; step < 3; ++step) {
+      p.set_grad(move_values(make_input({30, 50}, 10 + step, kFloat32), device));
+      optimizer->step();
+    }
+    EXPECT_NE(error_of([&] { optimizer->prepare_step(); }).find("cannot be captured"), std::string::npos);
+    return move_values(p.detach(), Device());
+  };
+  expect_close(weights(test_device(), false), weights(Device(), false), 1e-5, 1e-6);
+  expect_close(weights(test_device(), true), weights(Device(), true), 0.0, 3 * 0.02 * 0.02);
 }
 
 TEST_P(CudaOptimizer, RefusesToCaptureTheFirstStep) {

@@ -100,7 +100,7 @@ TEST(GoldenOptimFile, EveryRecordedCaseIsTested) {
     EXPECT_TRUE(tested.contains(recorded)) << recorded << " was recorded but is not tested";
     ++seen;
   }
-  EXPECT_EQ(seen, 41);
+  EXPECT_EQ(seen, 53);
 }
 
 }  // namespace

@@ -46,6 +46,16 @@ Make adadelta(AdadeltaOptions options) {
   return [=](std::vector<Tensor> p) { return std::make_unique<Adadelta>(std::move(p), options); };
 }
 
+Make rprop(RpropOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<Rprop>(std::move(p), options); };
+}
+Make asgd(ASGDOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<ASGD>(std::move(p), options); };
+}
+Make adafactor(AdafactorOptions options) {
+  return [=](std::vector<Tensor> p) { return std::make_unique<Adafactor>(std::move(p), options); };
+}
+
 struct Case {
   const char* name;
   Make make;
@@ -84,6 +94,13 @@ const Case kCases[] = {
     {"adamax_weight_decay", adamax({.lr = 0.05, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-3, .weight_decay = 0.1})},
     {"adadelta", adadelta({})},
     {"adadelta_weight_decay", adadelta({.lr = 0.5, .rho = 0.8, .weight_decay = 0.1})},
+    {"rprop", rprop({})},
+    {"rprop_limits",
+     rprop({.lr = 0.05, .eta_minus = 0.4, .eta_plus = 1.5, .step_min = 0.03, .step_max = 0.1, .maximize = true})},
+    {"asgd", asgd({})},
+    {"asgd_averaged", asgd({.lr = 0.1, .lambd = 0.2, .alpha = 0.5, .t0 = 1, .weight_decay = 0.1})},
+    {"adafactor_decay",
+     adafactor({.lr = 0.1, .beta2_decay = -0.6, .eps1 = 1e-4, .eps2 = 0.5, .d = 1.5, .weight_decay = 0.1})},
 };
 
 class EachOptimizer : public ::testing::TestWithParam<Case> {
@@ -129,6 +146,10 @@ TEST(Optimizer, MaximizingIsMinimizingTheNegative) {
   expect_same(nadam({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), nadam({.lr = 0.1, .weight_decay = 0.1}));
   expect_same(radam({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), radam({.lr = 0.1, .weight_decay = 0.1}));
   expect_same(adamax({.lr = 0.1, .weight_decay = 0.1, .maximize = true}), adamax({.lr = 0.1, .weight_decay = 0.1}));
+  expect_same(rprop({.maximize = true}), rprop({}));
+  expect_same(asgd({.lambd = 0.1, .t0 = 0, .weight_decay = 0.1, .maximize = true}),
+              asgd({.lambd = 0.1, .t0 = 0, .weight_decay = 0.1}));
+  expect_same(adafactor({.weight_decay = 0.1, .maximize = true}), adafactor({.weight_decay = 0.1}));
   const Tensor p = make_input({3}, 3, kFloat32);
   p.set_requires_grad(true);
   SGD one({p}, {.maximize = true}), other({p});

@@ -355,6 +355,29 @@ TEST(LockstepStep, RefusesWhatWouldBreakThePromise) {
   EXPECT_NE(error_of([&] { auto guard = ddp.no_sync(); }).find("not for lockstep mode"), std::string::npos);
 }
 
+// Their formulas add over whole parameters, the same ones on every rank.
+TEST(LockstepStep, OptimizersOfWholeParametersHaveTheSameBits) {
+  const auto weights = [](TrainingStep step) {
+    std::vector<Tensor> matrices, others;
+    for (const Tensor& p : step.module().parameters()) (p.dim() == 2 ? matrices : others).push_back(p);
+    optim::Muon muon(matrices, {.lr = 0.02});
+    optim::Adafactor adafactor(others, {.lr = 0.1});
+    for (std::int64_t i = 0; i < 3; ++i) {
+      step(batch_of(i, 61), mean_loss);
+      muon.step();
+      adafactor.step();
+    }
+    return nn::weights_sha256(step.module());
+  };
+  manual_seed(3);
+  const std::string one = weights(TrainingStep(make_net, {.logical_shards = kShards}));
+  for (const int world : {2, 3})
+    run_ranks(world, Link::in_process, [&](ProcessGroup& group) {
+      const ProcessGroupPtr ranks(&group, [](ProcessGroup*) {});
+      EXPECT_EQ(weights(TrainingStep(make_net, {.group = ranks, .logical_shards = kShards})), one);
+    });
+}
+
 TEST(LockstepStep, APartOfTheWrongSizeIsAnError) {
   manual_seed(3);
   std::vector<std::unique_ptr<nn::Module>> nets;

@@ -271,6 +271,24 @@ TEST(MeshModelsOfAnyKind, OnSixteenRanks) {
 
 // --- what is refused, and failures -----------------------------------------------------------------------------------
 
+TEST(DividedStages, RefuseOptimizersOfWholeParameters) {
+  run_in(2, [](const ProcessGroupPtr& group) {
+    const Mesh mesh(group, {.pipeline = 2});
+    Chain model;
+    const PipelineParallel pipeline(model, model.layers(), {.group = mesh.pipeline()});
+    const auto make = [](std::vector<Tensor> parameters) {
+      return std::make_unique<optim::Adafactor>(std::move(parameters));
+    };
+    EXPECT_NE(error_of([&] {
+                MeshModel(
+                    model, mesh, &pipeline, nullptr, [] { return std::make_unique<Chain>(); }, make);
+              }).find("[MeshModel] Adafactor takes norms or products of whole parameters"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] { make(pipeline.parameters())->step(); }).find("the model is divided over ranks"),
+              std::string::npos);
+  });
+}
+
 TEST(DividedStages, AreReadWholeOrNotAtAll) {
   run_in(4, [](const ProcessGroupPtr& group) {
     const Mesh mesh(group, {.data = 2, .pipeline = 2});

@@ -261,6 +261,11 @@ TEST(Zero, ExplainsWhatIsWrong) {
     says(error_of([&] { zero->load_state(state); }), "exp_avg_sq.3 is float32 [1], expected float32 [3]");
     says(error_of([&] { zero->load_state(state); }), "unexpected exp_avg_sq.4");
 
+    says(
+        error_of([&] { zero_redundancy<optim::Adafactor>(net.parameters(), group, optim::AdafactorOptions{}); }),
+        "[ZeroRedundancyOptimizer] Adafactor takes norms or products of whole parameters, of which a rank would have a "
+        "part; expected an optimizer that updates each element by itself, such as AdamW, or use Adafactor undivided, "
+        "with zero = 0");
     nn::Linear other(4, group->rank() + 1);
     says(error_of([&] { zero_redundancy<optim::SGD>(other.parameters(), group, optim::SGDOptions{}); }),
          "rank 1 has 2 parameters with 10 elements, rank 0 2 with 5");
