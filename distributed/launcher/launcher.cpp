@@ -122,7 +122,12 @@ class Launcher {
   int run() {
     make_log_dir(options_.log_dir);
     const int status = run_until_end();
-    outlets_.drain(signals_, options_.name);
+    if (const int signal = outlets_.drain(signals_, options_.name)) {
+      say(fmt::format("ended by {}: what goes to {} waited for its reader, and what is left of it is lost{}",
+                      signal_name(signal), outlets_.out.empty() ? "stderr" : "stdout",
+                      status == 0 ? "; all else was done" : ""));
+      return status == 0 ? 128 + signal : status;
+    }
     // A supervisor that has closed stdout has the logs.
     const bool closed = outlets_.out.error() == EBADF && !options_.log_dir.empty();
     // The last lines may have found no reader when nobody looked for SIGPIPE any more.

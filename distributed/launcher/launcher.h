@@ -74,9 +74,10 @@ struct Options {
 /// stderr are reported. The worker that failed is the one that says so itself (Note [Whose failure] in
 /// distributed/failure/tell_launcher.h), and else the first that ended. SIGINT, SIGTERM and SIGHUP are forwarded,
 /// and a second one kills at once, unless it is a SIGTERM within 2 s of another. If nobody reads stdout or stderr any
-/// more (SIGPIPE, unless it is ignored) the workers get SIGTERM. SIGUSR1, by which a rank says what it last did, goes
-/// to the workers that handle it. Nothing that a worker started in its process group outlives it, not even if this
-/// process dies by SIGKILL.
+/// more (SIGPIPE, unless it is ignored) the workers get SIGTERM. Lines that wait for a reader when the workers have
+/// ended are waited for too; a signal gives them up, and the status is 128 + N if it was 0. SIGUSR1, by which a rank
+/// says what it last did, goes to the workers that handle it. Nothing that a worker started in its process group
+/// outlives it, not even if this process dies by SIGKILL.
 ///
 /// With several nodes the token is taken from LOCKSTEP_TOKEN (the same on all), and a failure on one node ends the
 /// workers of all.

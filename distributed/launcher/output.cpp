@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -14,19 +15,20 @@
 
 namespace lockstep::launcher {
 
-void Outlets::drain(SignalPipe& signals, const std::string& name) {
+int Outlets::drain(SignalPipe& signals, const std::string& name) {
   constexpr int kPatience = 2000;  // ms
   for (bool told = false;;) {
     out.flush();
     err.flush();
-    if (out.empty() && err.empty()) return;
+    if (out.empty() && err.empty()) return 0;
     pollfd fds[] = {{signals.fd(), POLLIN, 0},
                     {out.empty() ? -1 : out.fd(), POLLOUT, 0},
                     {err.empty() ? -1 : err.fd(), POLLOUT, 0}};
     const int ready = ::poll(fds, 3, told ? -1 : kPatience);
     if (ready > 0 && fds[0].revents)
       for (const int signal : signals.take())
-        if (asks_to_end(signal)) return;
+        // SIGPIPE speaks of an outlet that flush() has given up by now; the other may have a reader.
+        if (asks_to_end(signal) && signal != SIGPIPE) return signal;
     if (ready != 0 || told) continue;
     told = true;
     err.write(

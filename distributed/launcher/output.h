@@ -15,9 +15,10 @@ struct Outlets {
   Outlet out{1};
   Outlet err{2};
 
-  /// Waits until everything has been taken, as a program does that writes to a pipe; or until a signal comes. Says
-  /// once, with `name` in front, what it waits for.
-  void drain(SignalPipe& signals, const std::string& name);
+  /// Waits until everything has been taken, as a program does that writes to a pipe, and returns 0; or until a signal
+  /// comes that asks for the end, and returns that: what is left then is lost. Says once, with `name` in front, what it
+  /// waits for.
+  int drain(SignalPipe& signals, const std::string& name);
 };
 
 /// One stream of one worker: cuts what comes through a pipe into lines and passes each whole to an outlet, with a

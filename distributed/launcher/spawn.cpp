@@ -60,13 +60,27 @@ class Spawn {
     ::fcntl(messages_.write.get(), F_SETFL, O_NONBLOCK);  // if it is full, others were first
   }
 
-  GroupResult run() {
+  struct Result : GroupResult {
+    std::string unwritten;  ///< why not all that went to stdout has been written; empty: it has
+  };
+
+  Result run() {
     OrphanGuard guard;
     SignalPipe signals;
     Outlets outlets;
-    GroupResult result = run_group(specs(outlets), {options_.kill_after, options_.after_sigterm}, signals, guard,
-                                   reports_, outlets, {}, [this] { serve_store(); });
-    outlets.drain(signals, "spawn");
+    Result result{run_group(specs(outlets), {options_.kill_after, options_.after_sigterm}, signals, guard, reports_,
+                            outlets, {}, [this] { serve_store(); }),
+                  {}};
+    if (const int signal = outlets.drain(signals, "spawn")) {
+      result.unwritten = fmt::format("{} came while it waited for its reader", signal_name(signal));
+      if (!result.interrupted_by) result.interrupted_by = signal;
+    }
+    // One that came when all was done is the caller's as well.
+    for (const int signal : signals.take())
+      if (asks_to_end(signal) && signal != SIGPIPE && !result.interrupted_by) result.interrupted_by = signal;
+    // A supervisor that has closed stdout has the logs.
+    const bool closed = outlets.out.error() == EBADF && !options_.log_dir.empty();
+    if (outlets.out.error() && !closed) result.unwritten = std::strerror(outlets.out.error());
     // The last lines found no reader, when nobody looked for signals any more.
     if (outlets.out.abandoned() && result.all_succeeded && !result.interrupted_by) result.interrupted_by = SIGPIPE;
     return result;
@@ -197,12 +211,14 @@ void spawn(const std::function<void(int)>& function, int nprocs, const SpawnOpti
   keep_standard_streams_open();
   std::fflush(nullptr);  // or each copy would print it again
   Spawn call(function, nprocs, options);
-  const GroupResult result = call.run();
+  const Spawn::Result result = call.run();
   if (result.failure) throw_failure(*result.failure, call.messages());
   if (result.interrupted_by) {
     std::raise(result.interrupted_by);
     LOCKSTEP_CHECK(result.all_succeeded, "[spawn] ended by {}", signal_name(result.interrupted_by));
   }
+  LOCKSTEP_CHECK(result.unwritten.empty(),
+                 "[spawn] what the ranks printed could not all be written: {}; all else was done", result.unwritten);
 }
 
 }  // namespace lockstep::launcher

@@ -57,11 +57,12 @@ class SpawnError : public Error {
 /// all have returned. An exception that leaves the function ends its process with status 1; its message is passed on.
 /// When one fails the others are ended, and SpawnError tells of the first. Buffers of stdio are flushed at a process's
 /// end and a profile is written (LOCKSTEP_PROFILE), but neither exit handlers nor destructors of static objects run.
-/// SIGINT, SIGTERM and SIGHUP are forwarded; when the processes have ended, the signal is raised again here. No process
-/// outlives this one, not even if it is killed.
+/// SIGINT, SIGTERM and SIGHUP are forwarded; when the processes have ended, the signal is raised again here, also one
+/// that comes while their last lines wait for a reader, which gives those up. No process outlives this one, not even if
+/// it is killed.
 ///
 /// Not thread-safe: one call at a time in a process, and none beside run(). Throws Error if `nprocs` is below 1 or a
-/// process or the store cannot be started.
+/// process or the store cannot be started, or if all went well but not all that was printed could be written.
 ///
 /// As torch.multiprocessing.spawn, except that ranks can also meet.
 void spawn(const std::function<void(int rank)>& function, int nprocs, const SpawnOptions& options = {});

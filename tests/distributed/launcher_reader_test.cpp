@@ -58,6 +58,23 @@ TEST(Launcher, LooksAfterItsWorkersWhileNobodyReadsItsOutput) {
   EXPECT_EQ(run.out.back(), '\n');
 }
 
+TEST(Launcher, SaysThatASignalGaveUpTheLastLines) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const testing::TempDir place;
+    const std::string done = std::string(place.path()) + "/done";
+    Process process(lockstep_run_command({"--nproc-per-node", "1", "--", "sh", "-c", "seq 50000; touch " + done}));
+    for (int i = 0; i < 1000 && !std::filesystem::exists(done); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the worker has ended, and its lines wait
+    process.signal(signal);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    const Finished run = process.wait();
+    EXPECT_EQ(run.status, 128 + signal);
+    EXPECT_TRUE(has(run.err, ": what goes to stdout waited for its reader, and what is left of it is lost"));
+    EXPECT_LT(std::count(run.out.begin(), run.out.end(), '\n'), 50'000);
+  }
+}
+
 // A worker that waited for the reader would look to the others as one that hangs.
 TEST(Launcher, LetsWorkersGoOnWhileAReaderStandsStill) {
   const auto wait_for = [](const std::string& file, double seconds) {
