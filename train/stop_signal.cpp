@@ -1,5 +1,8 @@
 #include "lockstep/train/stop_signal.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -23,10 +26,17 @@ std::int64_t now_ms() {
   return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
+/// Whether stdout is a pipe or a connection that nobody reads any more; in a signal handler.
+bool stdout_is_broken() {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return ::poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
+
 void note_stop(int signal) {
   const int saved = errno;
-  int none = 0;
-  asked_by.compare_exchange_strong(none, signal);
+  // Of any other pipe that is broken whoever writes to it has an error (EPIPE).
+  const bool asks = signal != SIGPIPE || stdout_is_broken();
+  if (int none = 0; asks) asked_by.compare_exchange_strong(none, signal);
   std::int64_t first = kNever;
   if (signal == SIGPIPE) {
     // A reader that is gone stays so, and says it with every line.

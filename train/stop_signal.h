@@ -8,8 +8,9 @@ namespace lockstep::training {
 
 /// While it lives, SIGTERM does not end the process: came() tells of it, once all else is in order. Another one
 /// within 2 s is the same request, which has reached the process by two ways; a later one ends the process as ever.
-/// SIGPIPE, where it is not ignored, is such a request, too: nobody reads what the run prints, `run | head -1` say. It
-/// may come again. One at a time in a process; the handlers that were there before come back with the destructor.
+/// SIGPIPE, where it is not ignored, is such a request, too, if stdout is the pipe that nobody reads: `run | head -1`,
+/// say. It may come again; that of another pipe, of a callback's say, changes nothing. One at a time in a process; the
+/// handlers that were there before come back with the destructor.
 class StopSignal {
  public:
   /// `active` off: changes nothing, and came() is false.

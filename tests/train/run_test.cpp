@@ -221,16 +221,6 @@ TEST_F(TrainRun, SigtermEndsTheStepSavesAndSaysSo) {
   EXPECT_EQ(now.sa_handler, before.sa_handler);
 }
 
-// As in `run | head -1`: the rest of a long training is not lost without a word.
-TEST_F(TrainRun, AReaderThatIsGoneEndsItLikeSigterm) {
-  const auto before = std::signal(SIGPIPE, SIG_DFL);
-  Training training({.epochs = 3, .checkpoint = file("c")});
-  training.run->callbacks().on_step_begin = [](std::int64_t) { ::raise(SIGPIPE); };
-  EXPECT_EQ(training.run->train().exit_status(), 128 + SIGPIPE);
-  EXPECT_EQ(std::signal(SIGPIPE, before), SIG_DFL);
-  EXPECT_EQ(nn::read_training_state(file("c")).step, 1);
-}
-
 TEST_F(TrainRun, ResumesByItselfUnderAnElasticLauncher) {
   const auto resumed = [&] {
     return Training(RunOptions{.epochs = 3, .checkpoint = file("c")}).run->train().steps < 3 * kStepsAnEpoch;

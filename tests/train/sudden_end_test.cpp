@@ -1,5 +1,6 @@
 // What a training leaves when somebody ends it: a signal that comes twice, lines of files that were being written.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,12 +12,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "lockstep/core/posix.h"
 #include "lockstep/train/sink.h"
 #include "lockstep/train/stop_signal.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
+#include "tests/train/training.h"
 
 namespace lockstep::training {
 namespace {
@@ -38,6 +42,32 @@ TEST(StopSignal, ALaterOneEndsTheProcess) {
     std::raise(SIGTERM);
   };
   EXPECT_EXIT(twice(), ::testing::KilledBySignal(SIGTERM), "");
+}
+
+// As in `run | head -1`: the rest of a long training is not lost without a word. Another pipe of the program, a
+// callback's say, is its own matter.
+TEST(StopSignal, AReaderOfStdoutThatIsGoneEndsATrainingLikeSigterm) {
+  const auto handler = std::signal(SIGPIPE, SIG_DFL);
+  const testing::TemporaryPath checkpoint;
+  const auto train = [&](int out) {
+    const FileDescriptor before(::dup(STDOUT_FILENO));
+    ::dup2(out, STDOUT_FILENO);
+    Training training({.epochs = 3, .checkpoint = checkpoint.text()});
+    training.run->callbacks().on_step_begin = [](std::int64_t) { std::raise(SIGPIPE); };
+    const int status = training.run->train().exit_status();
+    ::dup2(before.get(), STDOUT_FILENO);
+    EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), SIG_DFL);
+    const std::int64_t step = nn::read_training_state(checkpoint.text()).step;
+    std::filesystem::remove(checkpoint.text());
+    return std::make_pair(status, step);
+  };
+  const FileDescriptor file(::open("/dev/null", O_WRONLY));
+  Pipe pipe = make_pipe();
+  EXPECT_EQ(train(file.get()), std::make_pair(0, 3 * kStepsAnEpoch));
+  EXPECT_EQ(train(pipe.write.get()), std::make_pair(0, 3 * kStepsAnEpoch));
+  pipe.read.reset();
+  EXPECT_EQ(train(pipe.write.get()), std::make_pair(128 + SIGPIPE, std::int64_t{1}));
+  std::signal(SIGPIPE, handler);
 }
 
 class Metrics : public ::testing::Test {
