@@ -10,6 +10,7 @@
 #include "lockstep/autograd/ops/index/index.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/norm/norm.h"
+#include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "tests/support/op_case.h"
@@ -87,6 +88,22 @@ TEST(Linalg, DeterminantsAreThoseOfTheExpansion) {
   EXPECT_EQ(det(ones({2, 2})).item(), 0.0);
   EXPECT_EQ(slogdet(ones({2, 2})).logabsdet.item(), -INFINITY);
   EXPECT_EQ(det(zeros({0, 0})).item(), 1.0);
+}
+
+TEST(Linalg, DeterminantsAreRoundedOnce) {
+  for (const DType dtype : {kFloat32, kFloat64}) {
+    EXPECT_EQ(det(eye(40, 40, {.dtype = dtype}) * 8.0).item(), 0x1p120);
+    EXPECT_EQ(det(eye(3, 3, {.dtype = dtype}) * -100.0).item(), -1e6);
+    const double large = dtype == kFloat32 ? 0x1p100 : 0x1p900, small = 1.0 / large;
+    // Where products of some pivots are out of range, and that of all is not.
+    EXPECT_EQ(det(stack({diag(tensor<double>({small, small, large, large})).to(dtype),
+                         diag(tensor<double>({large, large, -small, small})).to(dtype)}))
+                  .to_vector<double>(),
+              (std::vector<double>{1.0, -1.0}));
+  }
+  EXPECT_EQ(det(eye(4, 4, {.dtype = kFloat64}) * 0x1p-300).item(), 0.0);
+  EXPECT_EQ(det(eye(4, 4, {.dtype = kFloat64}) * 0x1p300).item(), INFINITY);
+  EXPECT_EQ(det(eye(1100, 1100, {.dtype = kFloat64}) * 2.0).item(), INFINITY);
 }
 
 // A polynomial: its gradient, the cofactors, needs no inverse.

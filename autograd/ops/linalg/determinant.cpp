@@ -9,7 +9,6 @@
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/scan/scan.h"
 #include "lockstep/autograd/ops/support/on_cpu.h"
-#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/kernel_table.h"
@@ -18,6 +17,7 @@ namespace lockstep::linalg {
 namespace {
 
 constexpr KernelTable<detail::LinalgSlogdetKernel> slogdet_kernel{"linalg.slogdet", detail::linalg_slogdet_cpu};
+constexpr KernelTable<detail::LinalgDetKernel> det_kernel{"linalg.det", detail::linalg_det_cpu};
 
 using detail::as_batch;
 using detail::leading_sizes;
@@ -101,10 +101,10 @@ class DetBackward final : public Node {
 
 }  // namespace
 
-SignAndLogDet named::slogdet(const char* op, const Tensor& a) {
-  detail::check_square_matrices(a, op);
+SignAndLogDet slogdet(const Tensor& a) {
+  detail::check_square_matrices(a, "linalg.slogdet");
   if (is_elsewhere(a)) {
-    const SignAndLogDet parts = slogdet(op, a.to(kCPU));
+    const SignAndLogDet parts = linalg::slogdet(a.to(kCPU));
     return {parts.sign.to(a.device()), parts.logabsdet.to(a.device())};
   }
   const Shape sizes = leading_sizes(a);
@@ -117,19 +117,11 @@ SignAndLogDet named::slogdet(const char* op, const Tensor& a) {
   return out;
 }
 
-SignAndLogDet slogdet(const Tensor& a) {
-  return named::slogdet("linalg.slogdet", a);
-}
-
 Tensor det(const Tensor& a) {
   detail::check_square_matrices(a, "linalg.det");
   if (is_elsewhere(a)) return linalg::det(a.to(kCPU)).to(a.device());
-  Tensor out;
-  {
-    const NoGradGuard values_only;
-    const SignAndLogDet parts = named::slogdet("linalg.det", a);
-    out = parts.sign * exp(parts.logabsdet);
-  }
+  Tensor out = ones(leading_sizes(a), options_of(a));
+  if (a.numel() > 0) det_kernel(a)(as_batch(a), out.view({out.numel()}));
   if (auto* node = record<DetBackward>(out, {&a})) node->save(a, out);
   return out;
 }

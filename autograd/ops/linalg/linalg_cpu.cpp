@@ -234,6 +234,26 @@ void linalg_slogdet_cpu(const Tensor& a, const Tensor& sign, const Tensor& logab
   });
 }
 
+// The product of the pivots, whose powers of two are added up apart: it leaves the range of its parts only where the
+// determinant does.
+void linalg_det_cpu(const Tensor& a, const Tensor& det) {
+  const std::int64_t n = a.size(1);
+  by_dtype(a, [&]<typename T>() {
+    for_each_matrix(a.size(0), n, [&](std::int64_t i) {
+      const Tensor m = copied(a.data<T>() + i * n * n, n, n);
+      double product = eliminate({m.data<double>(), n}, n, {nullptr, 0}, 0);
+      int exponent = 0;
+      for (std::int64_t d = 0; product != 0.0 && d < n; ++d) {
+        int of_pivot = 0, of_product = 0;
+        const double pivot = std::frexp(m.data<double>()[d * n + d], &of_pivot);
+        product = std::frexp(product * pivot, &of_product);
+        exponent += of_pivot + of_product;
+      }
+      det.data<T>()[i] = static_cast<T>(std::ldexp(product, exponent));
+    });
+  });
+}
+
 void linalg_cholesky_cpu(const Tensor& a, const Tensor& l, std::int64_t& first_failed) {
   const std::int64_t n = a.size(1);
   std::atomic<std::int64_t> failed = -1;

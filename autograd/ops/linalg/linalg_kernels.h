@@ -17,6 +17,10 @@ LinalgSolveKernel linalg_solve_cpu;
 using LinalgSlogdetKernel = void(const Tensor& a, const Tensor& sign, const Tensor& logabs);
 LinalgSlogdetKernel linalg_slogdet_cpu;
 
+/// The determinants det [m] of a [m, n, n].
+using LinalgDetKernel = void(const Tensor& a, const Tensor& det);
+LinalgDetKernel linalg_det_cpu;
+
 /// The lower triangular factors l [m, n, n].
 using LinalgCholeskyKernel = void(const Tensor& a, const Tensor& l, std::int64_t& failed);
 LinalgCholeskyKernel linalg_cholesky_cpu;

@@ -13,7 +13,6 @@ Tensor solve(const char* op, const Tensor& a, const Tensor& b);
 Tensor solve_triangular(const char* op, const Tensor& a, const Tensor& b, bool upper, bool left, bool unitriangular);
 /// Of equal leading sizes, on the CPU, without a gradient.
 Tensor solve_values(const char* op, const Tensor& a, const Tensor& b);
-SignAndLogDet slogdet(const char* op, const Tensor& a);
 Eigenpairs eigh(const char* op, const Tensor& a, std::string_view triangle);
 SingularValues svd(const char* op, const Tensor& a, bool full_matrices);
 Tensor pinv(const char* op, const Tensor& a, std::optional<double> rtol);
