@@ -210,6 +210,22 @@ TEST(Svd, Gradients) {
     gradcheck([](const std::vector<Tensor>& x) { return linalg::svdvals(x[0]); }, in);
     gradcheck([&](const std::vector<Tensor>& x) { return gradient_of(function, x); }, in);
   }
+  // Of matrices whose squares vanish, or overflow: the vectors are those of any multiple.
+  const auto slope = [](const Tensor& a) {
+    const Tensor leaf = a.detach().clone().requires_grad_();
+    const auto [u, s, vh] = linalg::svd(leaf, false);
+    return grad({(u * vh).sum()}, {leaf})[0];
+  };
+  const Tensor a = matrix({3, 3}, kFloat64).detach(), expected = slope(a);
+  for (const double factor : {0x1p-532, 0x1p532}) expect_close(slope(a * factor) * factor, expected, 1e-12, 1e-12);
+}
+
+TEST(MatrixNorm, EqualSingularValuesShareTheSlope) {
+  for (const double order : {2.0, -2.0}) {
+    const Tensor same = eye(3, 3).requires_grad_();
+    linalg::matrix_norm(same, order).backward();
+    EXPECT_TRUE(allclose(same.grad(), eye(3, 3) / 3.0)) << order;
+  }
 }
 
 TEST(Pinv, IsThePseudoinverse) {

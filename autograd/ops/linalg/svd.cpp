@@ -36,18 +36,19 @@ class SvdBackward final : public Node {
     if (!of_u.defined() && !of_vh.defined()) return matmul(u * of_s.unsqueeze(-2), vh);
     const std::int64_t m = u.size(-2), k = s.size(-1), n = vh.size(-1);
     const Tensor one = eye(k, k, options_of(s)), row = s.unsqueeze(-2), column = s.unsqueeze(-1);
-    const Tensor differences = (row - column) * (row + column) + one;
+    // Over the differences of squares, by their factors: squares may vanish or overflow. On the diagonal is nothing.
+    const Tensor differences = row - column + one, sums = row + column + one;
     const auto turning = [&](const Tensor& product) { return (product - transposed(product)) / differences; };
     Tensor inner = one * (of_s.defined() ? of_s : zeros(s.sizes(), options_of(s))).unsqueeze(-2), beyond;
     const auto add_beyond = [&](const Tensor& term) { beyond = beyond.defined() ? beyond + term : term; };
     if (of_u.defined()) {
       const Tensor along = matmul(transposed(u), of_u);
-      inner = inner + turning(along) * row;
+      inner = inner + turning(along) * (row / sums);
       if (m > k) add_beyond(matmul((of_u - matmul(u, along)) / row, vh));
     }
     if (of_vh.defined()) {
       const Tensor along = matmul(of_vh, transposed(vh));
-      inner = inner + column * turning(transposed(along));
+      inner = inner + (column / sums) * turning(transposed(along));
       if (n > k) add_beyond(matmul(u, (of_vh - matmul(along, vh)) / column));
     }
     const Tensor within = matmul(matmul(u, inner), vh);

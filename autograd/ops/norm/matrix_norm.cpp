@@ -20,7 +20,7 @@ Shape matrix_dims(const Tensor& x, const Shape& dims) {
   return found;
 }
 
-/// Falling, in a last dimension.
+/// In a last dimension.
 Tensor singular_values(const Tensor& x, const Shape& dims) {
   return named::svd("matrix_norm", movedim(x, dims, {-2, -1}), /*full_matrices=*/false).s;
 }
@@ -54,8 +54,10 @@ Tensor matrix_norm(const Tensor& x, double order, const Shape& dims, bool keepdi
                    to_string(x.sizes()), order);
     return sum(x, found, keepdim);  // zeros
   }
-  if (std::abs(order) == 2.0)
-    return with_dims(singular_values(x, found).select(-1, order > 0.0 ? 0 : -1), x, found, keepdim);
+  if (std::abs(order) == 2.0) {
+    const Tensor values = singular_values(x, found);  // equal ones share the slope
+    return with_dims(order > 0.0 ? max(values, {-1}) : min(values, {-1}), x, found, keepdim);
+  }
   const Tensor sums = sum(abs(x), {summed}, true);
   const Tensor extreme = order > 0.0 ? max(sums, {compared}, true) : min(sums, {compared}, true);
   return keepdim ? extreme : sum(extreme, found);
