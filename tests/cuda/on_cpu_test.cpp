@@ -105,6 +105,22 @@ TEST(OnCpu, ANumberMayStayOnTheCpu) {
       {"pow", [](const Tensor& a, const Tensor& b) { return pow(abs(a), b); }},
       {"maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); }},
       {"where", [](const Tensor& a, const Tensor& b) { return where(a > b, a, b); }},
+      {"fmod", [](const Tensor& a, const Tensor& b) { return fmod(a, b) + remainder(a, b); }},
+      {"floor_divide",
+       [](const Tensor& a, const Tensor& b) { return floor_divide(a, b) + floor_divide(b, a) + a * b; }},
+      {"atan2", [](const Tensor& a, const Tensor& b) { return atan2(a, b) + atan2(b, a); }},
+      {"hypot", [](const Tensor& a, const Tensor& b) { return hypot(a, b); }},
+      {"logaddexp", [](const Tensor& a, const Tensor& b) { return logaddexp(b, a); }},
+      {"xlogy", [](const Tensor& a, const Tensor& b) { return xlogy(a, b) + xlogy(b, abs(a)); }},
+      {"copysign", [](const Tensor& a, const Tensor& b) { return copysign(a, b) + copysign(b, a); }},
+      {"lerp", [](const Tensor& a, const Tensor& b) { return lerp(a, b, 0.25) + lerp(b, a, 0.75); }},
+      {"lerp by tensors",
+       [](const Tensor& a, const Tensor& b) { return lerp(a, b, b) + lerp(b, a, b) + lerp(b, b, a); }},
+      {"lerp in place",
+       [](const Tensor& a, const Tensor& b) {
+         const Tensor c = a * 1.0;
+         return c.lerp_(b, 0.25);
+       }},
       {"in place",
        [](const Tensor& a, const Tensor& b) {
          const Tensor c = a * 1.0;
@@ -135,6 +151,8 @@ TEST(OnCpu, ANumberMayStayOnTheCpu) {
   EXPECT_NE(error_of([&] { there + ones({2}); }).find("on one device"), std::string::npos);
   EXPECT_NE(error_of([&] { lerp(ones({2}), there, ones({2})); }).find("[lerp] expected both"), std::string::npos);
   EXPECT_NE(error_of([&] { lerp(ones({2}), ones({2}), there); }).find("[lerp] expected both"), std::string::npos);
+  const Tensor of_integers = arange(6).to(test_device()), mask = full({}, 3, {.dtype = kInt64});
+  EXPECT_EQ(bitwise_and(of_integers, mask).to_vector<double>(), (std::vector<double>{0, 1, 2, 3, 0, 1}));
   EXPECT_NE(error_of([&] { ones({}).mul_(there.select(0, 0)); }).find("on one device"), std::string::npos);
 }
 

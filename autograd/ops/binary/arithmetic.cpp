@@ -346,6 +346,8 @@ void record_lerp(LerpBackward* node, const Tensor& a, const Tensor& b, double we
 }  // namespace
 
 Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
+  if (are_apart(a, b)) [[unlikely]]
+    return lerp(beside(a, b), beside(b, a), weight);
   binary::check_operands(a, b, "lerp");
   if (!is_floating_point(binary::promote(a, b))) return lerp(a.to(kFloat32), b.to(kFloat32), weight);
   // From the end that is nearer.
@@ -356,6 +358,8 @@ Tensor lerp(const Tensor& a, const Tensor& b, double weight) {
 }
 
 const Tensor& Tensor::lerp_(const Tensor& end, double weight) const {
+  if (are_apart(*this, end) && !device().is_cpu()) [[unlikely]]
+    return lerp_(beside(end, *this), weight);
   binary::check_operands(*this, end, "lerp_");
   LOCKSTEP_CHECK(is_floating_point(), "[lerp_] expected a floating-point tensor, found {}; convert it with to() first",
                  name(dtype()));

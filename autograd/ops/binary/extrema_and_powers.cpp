@@ -202,12 +202,16 @@ Tensor pow(const Tensor& a, const Tensor& b) {
 }
 
 Tensor atan2(const Tensor& a, const Tensor& b) {
+  if (binary::are_apart(a, b)) [[unlikely]]
+    return atan2(binary::beside(a, b), binary::beside(b, a));
   binary::check_operands(a, b, "atan2");
   if (!is_floating_point(binary::promote(a, b))) return atan2(a.to(kFloat32), b.to(kFloat32));
   return with_factors<Atan2Backward>(BinaryOp::atan2, a, b, "atan2");
 }
 
 Tensor hypot(const Tensor& a, const Tensor& b) {
+  if (binary::are_apart(a, b)) [[unlikely]]
+    return hypot(binary::beside(a, b), binary::beside(b, a));
   binary::check_operands(a, b, "hypot");
   if (!is_floating_point(binary::promote(a, b))) return hypot(a.to(kFloat32), b.to(kFloat32));
   return with_factors<HypotBackward>(BinaryOp::hypot, a, b, "hypot");
@@ -216,6 +220,8 @@ Tensor hypot(const Tensor& a, const Tensor& b) {
 Tensor logaddexp(const Tensor& a, const Tensor& b) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([](const auto&... t) { return logaddexp(t...); }, a, b);
+  if (binary::are_apart(a, b)) [[unlikely]]
+    return logaddexp(binary::beside(a, b), binary::beside(b, a));
   binary::check_operands(a, b, "logaddexp");
   if (!is_floating_point(binary::promote(a, b))) return logaddexp(a.to(kFloat32), b.to(kFloat32));
   return with_factors<LogAddExpBackward>(BinaryOp::log_add_exp, a, b, "logaddexp");

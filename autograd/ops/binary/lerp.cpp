@@ -60,6 +60,11 @@ class LerpByTensorBackward final : public Node {
 }  // namespace
 
 Tensor lerp(const Tensor& start, const Tensor& end, const Tensor& weights) {
+  using binary::beside;
+  if (binary::are_apart(start, end)) [[unlikely]]
+    return lerp(beside(start, end), beside(end, start), weights);
+  if (binary::are_apart(start, weights)) [[unlikely]]
+    return lerp(beside(start, weights), end, beside(weights, start));
   binary::check_operands(start, end, "lerp");
   binary::check_operands(start, weights, "lerp");
   const DType common = promote_types(binary::promote(start, end), weights.dtype());

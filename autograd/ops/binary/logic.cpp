@@ -17,6 +17,8 @@ Tensor truth(const Tensor& x, const char* op) {
 
 /// Of integers, and of bool values, which as numbers are 0 and 1, on which the operations are logic.
 Tensor of_bits(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
+  if (a.tensor && b.tensor && binary::are_apart(*a.tensor, *b.tensor)) [[unlikely]]
+    return of_bits(op, binary::beside(*a.tensor, *b.tensor), binary::beside(*b.tensor, *a.tensor), op_name);
   binary::check_operands(a, b, op_name);
   const DType dtype = binary::promote(a, b);
   LOCKSTEP_CHECK(!is_floating_point(dtype),
@@ -26,6 +28,8 @@ Tensor of_bits(BinaryOp op, const Operand& a, const Operand& b, const char* op_n
 }
 
 Tensor shifted(BinaryOp op, const Operand& a, const Operand& b, const char* op_name) {
+  if (a.tensor && b.tensor && binary::are_apart(*a.tensor, *b.tensor)) [[unlikely]]
+    return shifted(op, binary::beside(*a.tensor, *b.tensor), binary::beside(*b.tensor, *a.tensor), op_name);
   binary::check_operands(a, b, op_name);
   LOCKSTEP_CHECK(binary::promote(a, b) != kBool, "[{}] is not defined for bool tensors", op_name);
   return of_bits(op, a, b, op_name);

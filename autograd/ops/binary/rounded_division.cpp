@@ -72,6 +72,8 @@ DType check_divisor(const Operand& a, const Operand& b, const char* op, const ch
 }
 
 Tensor rounded_division(const Operand& a, const Operand& b, RoundingMode rounding) {
+  if (a.tensor && b.tensor && binary::are_apart(*a.tensor, *b.tensor)) [[unlikely]]
+    return rounded_division(binary::beside(*a.tensor, *b.tensor), binary::beside(*b.tensor, *a.tensor), rounding);
   const DType dtype = check_divisor(a, b, "div", "rounded quotient");
   Tensor out =
       binary::compute(rounding == RoundingMode::trunc ? BinaryOp::div_trunc : BinaryOp::div_floor, a, b, 1.0, "div");
@@ -86,6 +88,8 @@ Tensor rounded_division(const Operand& a, const Operand& b, RoundingMode roundin
 }
 
 Tensor remaining(const Tensor& a, const Operand& b, BinaryOp op, const char* name) {
+  if (b.tensor && binary::are_apart(a, *b.tensor)) [[unlikely]]
+    return remaining(binary::beside(a, *b.tensor), binary::beside(*b.tensor, a), op, name);
   check_divisor(a, b, name, "remainder");
   Tensor out = binary::compute(op, a, b, 1.0, name);
   const Tensor none;

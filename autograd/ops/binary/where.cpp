@@ -71,9 +71,13 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   return choose_and_record(condition, a, b);
 }
 Tensor where(const Tensor& condition, const Tensor& a, Scalar b) {
+  if (binary::are_apart(condition, a)) [[unlikely]]
+    return where(binary::beside(condition, a), binary::beside(a, condition), b);
   return choose_and_record(condition, a, b);
 }
 Tensor where(const Tensor& condition, Scalar a, const Tensor& b) {
+  if (binary::are_apart(condition, b)) [[unlikely]]
+    return where(binary::beside(condition, b), a, binary::beside(b, condition));
   return choose_and_record(condition, a, b);
 }
 Tensor where(const Tensor& condition, Scalar a, Scalar b) {
