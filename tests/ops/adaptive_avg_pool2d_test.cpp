@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "lockstep/autograd/ops/pool2d/pool2d.h"
+#include "lockstep/core/cpu/lane_sum.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -56,13 +57,35 @@ TEST_P(AdaptiveAvgPool2dCases, values_and_gradients) {
 INSTANTIATE_TEST_SUITE_P(Windows, AdaptiveAvgPool2dCases,
                          ::testing::Values(Case{"global", {2, 3, 5, 7}, 1}, Case{"even", {1, 2, 6, 8}, {3, 2}},
                                            Case{"uneven", {2, 1, 7, 5}, {3, 4}}, Case{"same", {1, 2, 4, 3}, {4, 3}},
-                                           Case{"larger", {1, 1, 3, 2}, {5, 7}}, Case{"three_dims", {2, 5, 4}, 2},
-                                           Case{"empty_batch", {0, 2, 4, 4}, 2},
+                                           Case{"large", {2, 3, 19, 23}, 1}, Case{"whole_rows", {1, 2, 37, 20}, {3, 1}},
+                                           Case{"wide", {2, 1, 9, 53}, {2, 3}}, Case{"larger", {1, 1, 3, 2}, {5, 7}},
+                                           Case{"three_dims", {2, 5, 4}, 2}, Case{"empty_batch", {0, 2, 4, 4}, 2},
                                            Case{"no_output", {1, 2, 4, 4}, {0, 2}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(AdaptiveAvgPool2d, thread_count_does_not_change_bits) {
-  check_threads(pool({"", {40, 16, 24, 24}, 7}));
+  for (const std::int64_t side : {1, 7}) check_threads(pool({"", {40, 16, 24, 24}, side}));
+}
+
+// Long rows are added up as lanes are, so that their bits do not depend on the width of vectors; as wide as the image,
+// the rows of a window are one.
+TEST(AdaptiveAvgPool2d, long_rows_are_added_up_in_lanes) {
+  for (const DType dtype : {kFloat32, kBFloat16, kFloat16}) {
+    const Tensor x = make_input({2, 3, 20, 37}, 1).to(dtype), floats = x.to(kFloat32);
+    const Tensor whole = adaptive_avg_pool2d(x, {4, 1}).to(kFloat32),
+                 halves = adaptive_avg_pool2d(x, {1, 2}).to(kFloat32);
+    const auto sum = [&](std::int64_t begin, std::int64_t length) {
+      return cpu::lane_sum<float>(length, [&](std::int64_t i) { return floats.data<float>()[begin + i]; });
+    };
+    const auto rounded = [&](float value) { return full({}, value).to(dtype).item<float>(); };
+    for (std::int64_t plane = 0; plane < 6; ++plane) {
+      for (std::int64_t i = 0; i < 4; ++i)
+        EXPECT_EQ(whole.data<float>()[plane * 4 + i], rounded(sum((plane * 20 + i * 5) * 37, 5 * 37) / (5 * 37)));
+      float right = 0;
+      for (std::int64_t y = 0; y < 20; ++y) right += sum((plane * 20 + y) * 37 + 18, 19);
+      EXPECT_EQ(halves.data<float>()[plane * 2 + 1], rounded(right / (20 * 19)));
+    }
+  }
 }
 
 TEST(AdaptiveAvgPool2d, errors_name_the_sizes) {

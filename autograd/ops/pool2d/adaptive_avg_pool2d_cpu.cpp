@@ -1,6 +1,9 @@
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/autograd/ops/pool2d/adaptive_avg_pool2d_kernels.h"
+#include "lockstep/core/cpu/lane_sum.h"
+#include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -26,16 +29,39 @@ std::int64_t area(const Window& rows, const Window& columns) {
   return (rows.end - rows.begin) * (columns.end - columns.begin);
 }
 
+/// Whether rows of windows are long enough for lanes. Those as wide as the image lie behind one another, as one; for
+/// few elements of it planes together are faster.
+bool has_long_rows(const Pool2dGeometry& g) {
+  return g.ow == 1 ? g.h / g.oh * g.w >= 4 * cpu::kSumLanes : g.w / g.ow >= cpu::kSumLanes;
+}
+
+/// Averages of a plane whose windows have long rows: each row is added up in the order of cpu::lane_sum(), and the sums
+/// of rows in theirs.
+template <typename T, typename C>
+void average_long_rows(const Pool2dGeometry& g, const C* plane, T* out) {
+  for_each_window(g, [&](std::int64_t index, const Window& rows, const Window& columns) {
+    const auto sum_of = [&](std::int64_t y, std::int64_t length) {
+      const C* const row = plane + y * g.w + columns.begin;
+      return cpu::lane_sum<C>(length, [row](std::int64_t i) { return row[i]; });
+    };
+    C sum = 0;
+    if (g.ow == 1)
+      sum = sum_of(rows.begin, area(rows, columns));
+    else
+      for (std::int64_t y = rows.begin; y < rows.end; ++y) sum += sum_of(y, columns.end - columns.begin);
+    out[index] = static_cast<T>(sum / static_cast<C>(area(rows, columns)));
+  });
+}
+
 /// Averages of kPlanes neighbouring planes. A window is added up in order, each addition waiting for the one before;
 /// several planes together keep the processor busy meanwhile.
-template <int kPlanes, typename T>
-void average_planes(const Pool2dGeometry& g, const T* image, T* out) {
-  using C = compute_t<T>;
+template <int kPlanes, typename T, typename C>
+void average_planes(const Pool2dGeometry& g, const C* planes, T* out) {
   for_each_window(g, [&](std::int64_t index, const Window& rows, const Window& columns) {
     C sums[kPlanes] = {};
     for (std::int64_t y = rows.begin; y < rows.end; ++y)
       for (std::int64_t i = columns.begin; i < columns.end; ++i)
-        for (int p = 0; p < kPlanes; ++p) sums[p] += static_cast<C>(image[p * g.h * g.w + y * g.w + i]);
+        for (int p = 0; p < kPlanes; ++p) sums[p] += planes[p * g.h * g.w + y * g.w + i];
     for (int p = 0; p < kPlanes; ++p)
       out[p * g.oh * g.ow + index] = static_cast<T>(sums[p] / static_cast<C>(area(rows, columns)));
   });
@@ -45,13 +71,26 @@ void average_planes(const Pool2dGeometry& g, const T* image, T* out) {
 
 void adaptive_avg_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tensor& out) {
   dispatch_floating(x.dtype(), "adaptive_avg_pool2d", [&]<typename T>() {
-    const T* images = x.data<T>();
+    using C = compute_t<T>;
+    constexpr std::int64_t kTogether = 8;
+    const cpu::RowSource<C> source{x.data<T>(), x.dtype()};
+    const bool long_rows = has_long_rows(g);
+    const std::int64_t size = g.h * g.w, together = long_rows || g.planes_per_block() < kTogether ? 1 : kTogether;
     T* averages = out.data<T>();
     parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t plane, std::int64_t end) {
-      constexpr int kTogether = 8;
-      for (; plane + kTogether <= end; plane += kTogether)
-        average_planes<kTogether>(g, images + plane * g.h * g.w, averages + plane * g.oh * g.ow);
-      for (; plane < end; ++plane) average_planes<1>(g, images + plane * g.h * g.w, averages + plane * g.oh * g.ow);
+      std::vector<C> space(source.readable(1) ? 0 : static_cast<std::size_t>(together * size));
+      while (plane < end) {
+        const std::int64_t count = plane + together <= end ? together : 1;
+        const C* const planes = source.row(plane * size, 1, count * size, space.data());
+        T* const to = averages + plane * g.oh * g.ow;
+        if (long_rows)
+          average_long_rows(g, planes, to);
+        else if (count == kTogether)
+          average_planes<kTogether>(g, planes, to);
+        else
+          average_planes<1>(g, planes, to);
+        plane += count;
+      }
     });
   });
 }
