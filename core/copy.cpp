@@ -244,8 +244,12 @@ void fill_values(const Tensor& tensor, Scalar value) {
         value.is_floating_point() ? convert<double, T>(value.to_double()) : convert<std::int64_t, T>(value.to_int64());
     T* data = tensor.data<T>();
     cpu::for_each_row(loop, [&](const auto& offset, const auto& stride, std::int64_t length) {
+      const T value_here = filler;  // no element can be it, so vectors of it are stored
       T* row = data + offset[0];
-      for (std::int64_t i = 0; i < length; ++i) row[i * stride[0]] = filler;
+      if (stride[0] == 1)
+        for (std::int64_t i = 0; i < length; ++i) row[i] = value_here;
+      else
+        for (std::int64_t i = 0; i < length; ++i) row[i * stride[0]] = value_here;
     });
   });
 }
