@@ -18,12 +18,14 @@ void NodeBuilder::set_inputs(Node& node, std::span<const Tensor* const> inputs) 
   for (const Tensor* input : inputs) node.edges_.push_back(gradient_edge(*input));
 }
 
-void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
+bool NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs) {
   node->num_outputs_ = static_cast<std::uint32_t>(outputs.size());
   std::uint32_t index = 0;
+  bool any = false;
   for (const Tensor* output : outputs) {
     if (output->defined() && output->is_floating_point()) {
       AutogradMeta& meta = ensure_autograd_meta(*output);
+      any = true;
       meta.grad_fn = node;
       meta.output_index = index;
       if (meta.retained) [[unlikely]] {
@@ -36,6 +38,7 @@ void NodeBuilder::set_outputs(const IntrusivePtr<Node>& node, std::span<const Te
     }
     ++index;
   }
+  return any;
 }
 
 }  // namespace lockstep

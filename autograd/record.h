@@ -15,8 +15,9 @@ namespace lockstep {
 struct NodeBuilder {
   /// Adds an edge for each input, in order. Undefined inputs get an empty edge.
   static void set_inputs(Node& node, std::span<const Tensor* const> inputs);
-  /// Makes `node` the grad_fn of outputs[i], as output i. Outputs must be fresh, floating-point tensors.
-  static void set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs);
+  /// Makes `node` the grad_fn of outputs[i], as output i, where that is a floating-point tensor, and fresh. Returns
+  /// false if there is none, so that nothing owns the node.
+  static bool set_outputs(const IntrusivePtr<Node>& node, std::span<const Tensor* const> outputs);
   /// Before `target`, which was written in place, gets a new history: operations in the history of the other inputs let
   /// go of it where they saved it. It is of no use to them any more, and would own them: `y = a * a; a.add_(y)`.
   static void forget_changed(const Tensor& target, std::span<const Tensor* const> inputs);
@@ -33,7 +34,7 @@ inline bool should_record(std::initializer_list<const Tensor*> inputs) {
 }
 
 /// Makes a node of type N for `output = op(inputs...)` if it has to be recorded, and returns it for the op to fill in
-/// what backward needs; else returns null. The output owns the node.
+/// what backward needs; else returns null, as for an output of an integer type. The output owns the node.
 ///
 ///   Tensor out = ...;
 ///   if (auto* node = record<ExpBackward>(out, {&x})) node->save(out);
@@ -45,8 +46,7 @@ N* record(const Tensor& output, std::initializer_list<const Tensor*> inputs) {
   IntrusivePtr<Node> node(raw);
   NodeBuilder::set_inputs(*raw, {inputs.begin(), inputs.size()});
   const Tensor* outputs[] = {&output};
-  NodeBuilder::set_outputs(node, outputs);
-  return raw;
+  return NodeBuilder::set_outputs(node, outputs) ? raw : nullptr;
 }
 
 /// The same for any number of inputs and outputs, known only at run time (cat, stack, batch_norm ...).
@@ -59,8 +59,7 @@ N* record_many(std::span<const Tensor* const> outputs, std::span<const Tensor* c
   N* raw = new N;
   IntrusivePtr<Node> node(raw);
   NodeBuilder::set_inputs(*raw, inputs);
-  NodeBuilder::set_outputs(node, outputs);
-  return raw;
+  return NodeBuilder::set_outputs(node, outputs) ? raw : nullptr;
 }
 
 /// After `view`, which repeats no element, was made from x and before it is recorded: what is written to one of them

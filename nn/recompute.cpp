@@ -88,6 +88,7 @@ Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Ten
   for (const Tensor& p : parameters) inputs.push_back(&p);
   const Tensor* outputs[] = {&out};
   auto* node = record_many<RecomputeBackward>(outputs, inputs);
+  if (!node) return out;  // of an integer type
   node->save(x);
   node->function = std::move(function);
   for (const Tensor& p : parameters) node->versions.push_back(p.storage()->version());

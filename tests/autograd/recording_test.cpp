@@ -51,6 +51,19 @@ TEST(Recording, OnlyFloatingPointLeavesCanRequireGradients) {
   EXPECT_FALSE(leaf(1).to(kInt64).requires_grad());
 }
 
+// Nothing would own its node.
+TEST(Recording, AResultOfAnIntegerTypeHasNoNode) {
+  const Tensor x = leaf(3), labels = zeros({2}, {.dtype = kInt64}), values = zeros({2}, {.dtype = kFloat64});
+  const Tensor *inputs[] = {&x}, *whole[] = {&labels, &labels}, *mixed[] = {&labels, &values};
+  EXPECT_EQ(record<ProbeBackward>(labels, {&x}), nullptr);
+  EXPECT_EQ(record_in_place<ProbeBackward>(labels, {&labels, &x}), nullptr);
+  EXPECT_EQ(record_many<ProbeBackward>(whole, inputs), nullptr);
+  EXPECT_FALSE(labels.requires_grad());
+  const Node* const node = record_many<ProbeBackward>(mixed, inputs);
+  EXPECT_EQ(gradient_edge(values).node.get(), node);
+  EXPECT_FALSE(labels.requires_grad());
+}
+
 TEST(Recording, DetachCutsTheGraphAndSharesTheMemory) {
   const Tensor x = leaf(3);
   const Tensor y = x * 2.0;

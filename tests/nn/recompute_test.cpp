@@ -190,6 +190,14 @@ TEST(Recompute, LeavesOthersAlone) {
   EXPECT_FALSE(other.grad().defined());
 }
 
+TEST(Recompute, AResultOfAnIntegerTypeNeedsNoGradient) {
+  nn::Linear layer(4, 4);
+  const Tensor x = make_leaf({3, 4}, 2, kFloat32), largest = layer(x).argmax(1);
+  const Tensor same = nn::recompute(layer, x, [&](const Tensor& input) { return layer(input).argmax(1); });
+  EXPECT_EQ(same.to_vector<std::int64_t>(), largest.to_vector<std::int64_t>());
+  EXPECT_FALSE(same.requires_grad());
+}
+
 TEST(Recompute, WithoutRecordingItIsTheModule) {
   const NoGradGuard no_grad;
   nn::Linear layer(4, 4);
