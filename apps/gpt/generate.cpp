@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
+#include "lockstep/nn/eval_guard.h"
 
 namespace lockstep::gpt {
 namespace {
@@ -21,19 +22,6 @@ std::int32_t draw(const Tensor& logits, const GenerateOptions& options) {
   const Tensor chosen = multinomial(softmax(best.values, 0));
   return static_cast<std::int32_t>(best.indices.index_select(0, chosen).item<std::int64_t>());
 }
-
-/// Evaluation mode for its lifetime.
-class Evaluating {
- public:
-  explicit Evaluating(nn::Module& module) : module_(module), was_training_(module.is_training()) { module.eval(); }
-  ~Evaluating() { module_.train(was_training_); }
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-
- private:
-  nn::Module& module_;
-  const bool was_training_;
-};
 
 /// Random numbers of this seed for its lifetime; then those of the program go on.
 class SeedGuard {
@@ -56,7 +44,7 @@ std::vector<std::int32_t> generate(LanguageModel& model, const std::vector<std::
   LOCKSTEP_CHECK(options.max_tokens >= 0 && options.temperature >= 0 && options.top_k >= 0,
                  "[generate] expected max_tokens, temperature and top_k of at least 0");
   const NoGradGuard no_grad;
-  const Evaluating evaluating(model);
+  const nn::EvalGuard evaluating(model);
   const SeedGuard seed(options.seed);
   const Device device = model.device();
   const auto context = static_cast<std::size_t>(model.config().context);

@@ -12,27 +12,9 @@
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
+#include "lockstep/nn/eval_guard.h"
 
 namespace lockstep::distributed {
-namespace {
-
-/// Puts a module in evaluation mode, and back.
-class Evaluating {
- public:
-  explicit Evaluating(nn::Module& module) : module_(module), was_training_(module.is_training()) { module.eval(); }
-  ~Evaluating() {
-    if (was_training_) module_.train();
-  }
-  Evaluating(const Evaluating&) = delete;
-  Evaluating& operator=(const Evaluating&) = delete;
-
- private:
-  nn::Module& module_;
-  bool was_training_;
-};
-
-}  // namespace
-
 std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset, std::size_t count,
                              const std::function<std::vector<double>(const data::Batch& batch)>& values,
                              const EvaluateOptions& options) {
@@ -43,7 +25,7 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
       "[evaluate] the module's parameters are divided over ranks, which must come together; pass their group");
   const NoGradGuard no_grad;
   const WholeParameters whole(module);
-  const Evaluating evaluating(module);
+  const nn::EvalGuard evaluating(module);
   data::DataLoaderOptions order;
   order.batch_size = options.batch_size;
   order.shuffle = false;

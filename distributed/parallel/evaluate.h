@@ -32,7 +32,7 @@ struct EvaluateOptions {
 /// Divided parameters (TrainingStepOptions::zero = 3) are whole on every rank meanwhile.
 ///
 /// `values` must return `count` numbers. It is called with tensors on the module's device. A collective if there is a
-/// group. The module is in its former mode afterwards.
+/// group. The module, and each in it, is in its former mode afterwards.
 std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset, std::size_t count,
                              const std::function<std::vector<double>(const data::Batch& batch)>& values,
                              const EvaluateOptions& options = {});

@@ -77,6 +77,34 @@ TEST_P(EvaluateOver, AllRanksEvaluateRank0sModel) {
   });
 }
 
+// A layer that is frozen by its mode stays so.
+TEST(Evaluate, EachLayerGetsItsModeBack) {
+  for (const bool fails : {false, true}) {
+    Dropping net;
+    net.dropout.eval();
+    const auto values = [&](const data::Batch& batch) -> std::vector<double> {
+      EXPECT_FALSE(net.fc1.is_training());
+      if (fails) throw Error("broken off");
+      return {static_cast<double>(batch.size())};
+    };
+    const auto run = [&] {
+      if (fails)
+        EXPECT_EQ(error_of([&] { evaluate(net, test_set(), 1, values); }), "broken off");
+      else
+        evaluate(net, test_set(), 1, values);
+    };
+    run();
+    EXPECT_TRUE(net.is_training());
+    EXPECT_TRUE(net.fc1.is_training());
+    EXPECT_FALSE(net.dropout.is_training());
+    net.eval();
+    net.fc1.train();
+    run();
+    EXPECT_FALSE(net.is_training());
+    EXPECT_TRUE(net.fc1.is_training());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, EvaluateOver, all_worlds(), world_name);
 
 TEST(Evaluate, RefusesAnotherNumberOfValues) {
