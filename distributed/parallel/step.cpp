@@ -1,5 +1,6 @@
 #include "lockstep/distributed/parallel/step.h"
 
+#include <atomic>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -42,7 +43,7 @@ TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
 
 // The step of the random keys is the caller's, if it set one, else the count of steps here.
 Tensor TrainingStep::operator()(const data::Batch& batch, const LossFunction& loss) {
-  const std::uint64_t count = steps_++;
+  const std::uint64_t count = count_step();
   const std::uint64_t step = guarded_random_step().value_or(count);
   return ranks_ ? ranks_->step(ranks_->part_of(batch), step, loss) : devices_->step(batch, step, loss);
 }
@@ -57,8 +58,12 @@ std::optional<Tensor> TrainingStep::join(const data::Batch& own, const LossFunct
 
 Tensor TrainingStep::forward(Tensor x) {
   if (ranks_) return ranks_->forward(std::move(x));
-  const std::uint64_t count = steps_++;
+  const std::uint64_t count = count_step();
   return devices_->forward(x, guarded_random_step().value_or(count));
+}
+
+std::uint64_t TrainingStep::count_step() {
+  return std::atomic_ref(steps_).fetch_add(1, std::memory_order_relaxed);
 }
 
 bool TrainingStep::is_lockstep() const {

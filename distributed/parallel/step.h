@@ -110,6 +110,7 @@ class TrainingStep {
   void make_workers(const Factory& factory, const TrainingStepOptions& options);
   bool is_lockstep() const;
   Tensor forward(Tensor x);
+  std::uint64_t count_step();  // several threads may; returns the count before
 
   std::unique_ptr<nn::Module> owned_;
   nn::Module* module_;

@@ -7,6 +7,25 @@
 #include "lockstep/core/start_thread.h"
 
 namespace lockstep::distributed {
+namespace {
+
+thread_local const DeviceThreads::Turn* innermost = nullptr;  // of those that this thread works for
+
+}  // namespace
+
+DeviceThreads::Turn::Turn(DeviceThreads& threads, const char* op) : threads_(threads), outer_(innermost) {
+  for (const Turn* turn = outer_; turn; turn = turn->outer_)
+    LOCKSTEP_CHECK(&turn->threads_ != &threads,
+                   "[{}] expected a call from outside of the module, found one inside of a forward, a loss or a "
+                   "backward that the same devices compute; call the module that is given there",
+                   op);
+  lock_ = std::unique_lock(threads.turns_);
+  innermost = this;
+}
+
+DeviceThreads::Turn::~Turn() {
+  innermost = outer_;
+}
 
 DeviceThreads::DeviceThreads(int devices) : errors_(static_cast<std::size_t>(devices)) {
   LOCKSTEP_ASSERT(devices > 0, "{} devices", devices);
@@ -37,6 +56,7 @@ void DeviceThreads::run(const std::function<void(int)>& body) {
   {
     std::lock_guard lock(mutex_);
     settings_ = &settings;
+    turn_ = innermost;
     anomaly_ = AnomalyMode::enabled();
     for (std::exception_ptr& error : errors_) error = nullptr;
     body_ = &body;
@@ -49,6 +69,7 @@ void DeviceThreads::run(const std::function<void(int)>& body) {
   changed_.wait(lock, [this] { return running_ == 0; });
   body_ = nullptr;
   settings_ = nullptr;
+  turn_ = nullptr;
   for (const std::exception_ptr& error : errors_)
     if (error) std::rethrow_exception(error);
 }
@@ -62,10 +83,12 @@ void DeviceThreads::call(int device) {
 }
 
 void DeviceThreads::call_as_caller(int device) {
+  innermost = turn_;
   const autocast::Resume resume(*settings_);
   std::optional<AnomalyMode> anomaly;
   if (anomaly_) anomaly.emplace();
   call(device);
+  innermost = nullptr;
 }
 
 void DeviceThreads::serve(int device) {

@@ -132,6 +132,8 @@ void Devices::update_replicas() {
 Tensor Devices::step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss) {
   LOCKSTEP_CHECK(batch.size() > 0, "[TrainingStep] the batch is empty: it has no samples");
   if (is_lockstep()) frozen_.check();
+  std::optional<DeviceThreads::Turn> turn;
+  if (several()) turn.emplace(*threads_, "TrainingStep");
   if (several())
     update_replicas();
   else

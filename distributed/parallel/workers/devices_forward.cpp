@@ -43,6 +43,7 @@ struct DevicesBackward final : Node {
   const char* name() const override { return "DevicesBackward"; }
 
   TensorList apply(TensorList grads) override {
+    const DeviceThreads::Turn turn(*threads, "DataParallel");
     const Tensor grad = as_contiguous(grads[0]);
     std::vector<Tensor> inputs, outputs;
     for (std::size_t i = 0; i < active; ++i) {
@@ -84,6 +85,7 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
     const RandomKeyGuard key(step, 0);
     return module_(x.to(module_.device()));
   }
+  const DeviceThreads::Turn turn(*threads_, "DataParallel");
   update_replicas();
   const auto active = static_cast<std::size_t>(std::min<std::int64_t>(count(), x.size(0)));
   const bool input_needs_grad = recording && x.requires_grad();

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -40,6 +42,71 @@ TEST(Devices, AResultOfAnIntegerTypeNeedsNoGradient) {
   const Tensor x = make_batch(5).x.requires_grad_(), labels = parallel(x);
   EXPECT_EQ(labels.to_vector<std::int64_t>(), parallel.module()(x).to_vector<std::int64_t>());
   EXPECT_FALSE(labels.requires_grad());
+}
+
+TEST(Devices, SeveralThreadsMayUseThem) {
+  DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
+  Net single;
+  set_weights(parallel.module());
+  set_weights(single);
+  constexpr int kThreads = 3, kRounds = 50;
+  std::vector<Tensor> inputs, results;
+  for (int t = 0; t < kThreads; ++t) {
+    inputs.push_back(make_batch(4 + t, static_cast<std::uint32_t>(t)).x);
+    results.push_back(single(inputs.back()).detach());
+    for (int round = 0; round < kRounds; ++round) single(inputs.back()).square().sum().backward();
+  }
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      const auto i = static_cast<std::size_t>(t);
+      for (int round = 0; round < kRounds; ++round) {
+        const Tensor y = parallel(inputs[i]);
+        expect_close(y, results[i], 1e-5, 1e-6);
+        y.square().sum().backward();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  const auto got = parallel.module().parameters(), want = single.parameters();
+  for (std::size_t p = 0; p < want.size(); ++p) expect_close(got[p].grad(), want[p].grad(), 1e-3, 1e-4);
+}
+
+// On each of the devices' threads, and from a DataParallel inside.
+TEST(Devices, ACallOfTheSameDevicesInsideIsAnError) {
+  std::unique_ptr<DataParallel> outer;
+  std::atomic<int> calls_of = -1;  // the device whose replica calls
+  std::atomic<bool> through_another = false;
+  DataParallel other = ending([&](const Tensor& y) {
+    if (through_another) (*outer)(make_batch(4).x);
+    return y;
+  });
+  const auto factory = [&] {
+    return std::make_unique<Ends>([&](const Tensor& y) {
+      if (calls_of != y.device().index) return y;
+      if (through_another) return other(make_batch(4).x);
+      return (*outer)(make_batch(4).x);
+    });
+  };
+  outer = std::make_unique<DataParallel>(factory, cpus({0, 1}));
+  const auto loss = [](nn::Module& net, const data::Batch& part) { return net(part.x).sum(); };
+  for (const bool another : {false, true}) {
+    through_another = another;
+    for (const int device : {0, 1}) {
+      calls_of = device;
+      const std::string error = error_of([&] { (*outer)(make_batch(4).x); });
+      EXPECT_NE(error.find("[DataParallel] expected a call from outside of the module"), std::string::npos) << error;
+      EXPECT_EQ(error_of([&] { outer->step(make_batch(4), loss); }), error);
+    }
+  }
+  calls_of = -1;
+  const Tensor y = (*outer)(make_batch(4).x);
+  const auto in_loss = [&](nn::Module& net, const data::Batch& part) {
+    const Tensor own = net(part.x).sum();
+    return own.device().index == 1 ? own + y.sum().to(own.device()) : own;
+  };
+  EXPECT_NE(error_of([&] { outer->step(make_batch(4), in_loss); }).find("expected a call from outside"),
+            std::string::npos);
+  y.sum().backward();
 }
 
 }  // namespace
