@@ -38,7 +38,7 @@ struct DevicesBackward final : Node {
   std::shared_ptr<DeviceThreads> threads;
   std::vector<std::vector<Tensor>> parameters;  // by replica
   std::size_t active = 0;                       // saved: as many parts of the batch, which are leaves, then outputs
-  Device first;
+  Device of_parameters, of_input;               // where their gradients are wanted
 
   const char* name() const override { return "DevicesBackward"; }
 
@@ -63,13 +63,13 @@ struct DevicesBackward final : Node {
       const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
       Engine::backward({&outputs[i], 1}, {&seed, 1}, retain_graph);
     });
-    const std::vector<Tensor> sums = Devices::collect_gradients(parameters, first);
+    const std::vector<Tensor> sums = Devices::collect_gradients(parameters, of_parameters);
 
     TensorList result(1 + sums.size());
     if (needs_grad(0)) {
       std::vector<Tensor> parts;
       for (const Tensor& input : inputs) parts.push_back(input.grad().defined() ? input.grad() : zeros_like(input));
-      result[0] = gather_rows(parts, first);
+      result[0] = gather_rows(parts, of_input);
     }
     for (std::size_t p = 0; p < sums.size(); ++p) result[p + 1] = sums[p];
     return result;
@@ -117,7 +117,8 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
     node->active = active;
     for (const Tensor& input : inputs) node->save(input);
     for (const Tensor& output : outputs) node->save(output);
-    node->first = x.device();
+    node->of_parameters = options_.devices.front();
+    node->of_input = x.device();
   }
   return out;
 }

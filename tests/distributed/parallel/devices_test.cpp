@@ -44,6 +44,26 @@ TEST(Devices, AResultOfAnIntegerTypeNeedsNoGradient) {
   EXPECT_FALSE(labels.requires_grad());
 }
 
+// Gradients of the parameters are where these are; that of the input where the input is.
+TEST(Devices, GradientsAreWhereTheirTensorsAre) {
+  DataParallel parallel = make_data_parallel<Net>(cpus({1, 2}));
+  Net single;
+  set_weights(parallel.module());
+  set_weights(single);
+  const Tensor x = make_batch(5).x.requires_grad_(), same = make_batch(5).x.requires_grad_();
+  const Tensor y = parallel(x);
+  EXPECT_EQ(y.device(), Device(kCPU, 1));
+  y.square().sum().backward();
+  single(same).square().sum().backward();
+  EXPECT_EQ(x.grad().device(), Device(kCPU, 0));
+  expect_close(x.grad(), same.grad(), 1e-5, 1e-6);
+  const auto got = parallel.module().parameters(), want = single.parameters();
+  for (std::size_t p = 0; p < want.size(); ++p) {
+    EXPECT_EQ(got[p].grad().device(), Device(kCPU, 1));
+    expect_close(got[p].grad().to(kCPU), want[p].grad(), 1e-5, 1e-6);
+  }
+}
+
 TEST(Devices, SeveralThreadsMayUseThem) {
   DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
   Net single;
