@@ -24,8 +24,10 @@ namespace {
 // Whether `to` has the values of `from` already. A copy would make the graphs of earlier forward passes unusable.
 bool has_values_of(const Tensor& from, const Tensor& to, const Devices::Copied& last) {
   // On CPUs they are compared: a program may have written through an address, of which no version tells.
-  if (from.device().is_cpu() && to.device().is_cpu() && from.is_contiguous() && to.is_contiguous())
-    return from.nbytes() == 0 || std::memcmp(from.raw_data(), to.raw_data(), from.nbytes()) == 0;
+  if (from.device().is_cpu() && to.device().is_cpu()) {
+    const Tensor a = as_contiguous(from), b = as_contiguous(to);
+    return a.nbytes() == 0 || std::memcmp(a.raw_data(), b.raw_data(), a.nbytes()) == 0;
+  }
   return last.storage == from.storage().get() && last.version == from.storage()->version() &&
          last.own_version == to.storage()->version();
 }

@@ -64,6 +64,21 @@ TEST(Devices, GradientsAreWhereTheirTensorsAre) {
   }
 }
 
+TEST(Devices, AWriteThroughAnAddressReachesReplicasWhateverTheStrides) {
+  struct Turned : nn::Module {
+    nn::Parameter weight{this, "weight", ones({kClasses, kFeatures}).t()};
+    Tensor forward(Tensor x) override { return matmul(x, weight); }
+  };
+  DataParallel parallel = make_data_parallel<Turned>(cpus({0, 1}));
+  const Tensor x = make_batch(4).x;
+  const Tensor weight = parallel.module().parameters()[0];
+  ASSERT_FALSE(weight.is_contiguous());
+  for (int i = 0; i < 3; ++i) {
+    expect_close(parallel(x), parallel.module()(x), 1e-6, 1e-6);
+    weight.data<float>()[i] += 2.0F;
+  }
+}
+
 TEST(Devices, SeveralThreadsMayUseThem) {
   DataParallel parallel = make_data_parallel<Net>(cpus({0, 1}));
   Net single;
