@@ -54,6 +54,11 @@ Edge AccumulateGrad::edge() {
   return {IntrusivePtr<Node>::adopt(this), 0};
 }
 
+void AccumulateGrad::exclusively(const std::function<void()>& body) {
+  const Turn turn(*this);
+  body();
+}
+
 TensorList AccumulateGrad::apply(TensorList grads) {
   Tensor incoming = std::move(grads[0]);
   grads.clear();
@@ -99,7 +104,10 @@ namespace detail {
 std::uint64_t register_own_hook(const Tensor& leaf, std::function<void(const Tensor&)> hook) {
   AutogradMeta& meta = ensure_autograd_meta(leaf);
   const std::uint64_t key = meta.next_hook_key++;
-  meta.hooks.push_back({key, std::make_shared<AutogradMeta::Hook>(std::move(hook)), /*own=*/true});
+  const Edge edge = gradient_edge(leaf);
+  static_cast<AccumulateGrad&>(*edge.node).exclusively([&] {
+    meta.hooks.push_back({key, std::make_shared<AutogradMeta::Hook>(std::move(hook)), /*own=*/true});
+  });
   return key;
 }
 
@@ -112,7 +120,13 @@ HeldHooks::~HeldHooks() {
 }
 
 bool HeldHooks::any(std::size_t leaf) const {
-  return std::ranges::any_of(ensure_autograd_meta(leaves_[leaf]).hooks, [](const auto& hook) { return !hook.own; });
+  AutogradMeta& meta = ensure_autograd_meta(leaves_[leaf]);
+  AccumulateGrad* const accumulator = meta.accumulator.load(std::memory_order_acquire);
+  bool any = false;
+  if (accumulator)  // else there never was a hook
+    accumulator->exclusively(
+        [&] { any = std::ranges::any_of(meta.hooks, [](const AutogradMeta::LeafHook& hook) { return !hook.own; }); });
+  return any;
 }
 
 void HeldHooks::run(std::size_t leaf) const {

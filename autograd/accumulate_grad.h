@@ -22,6 +22,7 @@ namespace lockstep {
 /// pass has left, and may read it, change it or take it away. Passes inside a hook may come here again, or to another
 /// leaf: where another thread has that one, they give up the leaf of the hook until they have done there, so that hooks
 /// which cross do not wait for each other. A hook must not wait for another thread's pass to the same leaf by itself.
+/// Hooks are added and removed in between: one that another thread has removed runs no more when that thread goes on.
 ///
 /// Note [Accumulators]
 /// Graphs built on several threads at once may lead to one leaf, so they find its accumulator without a lock. The leaf
@@ -39,6 +40,8 @@ class AccumulateGrad final : public Node {
   Edge edge();
   /// Runs the hooks that a program has registered on the leaf, as apply() does where they are not held.
   void run_held_hooks();
+  /// Calls `body`, which may change the list of hooks, while this thread has the leaf for itself as a pass would.
+  void exclusively(const std::function<void()>& body);
 
  private:
   class Turn;

@@ -31,9 +31,9 @@ struct AutogradMeta final : AutogradMetaBase {
     std::shared_ptr<Hook> function;
     bool own;  ///< the library's, which runs even where a program's are held
   };
-  std::vector<LeafHook> hooks;      ///< in the order they were added
-  std::uint64_t next_hook_key = 1;  ///< key of the next hook
-  int hooks_held = 0;               ///< by so many detail::HeldHooks
+  std::vector<LeafHook> hooks;                   ///< in the order they were added
+  std::atomic<std::uint64_t> next_hook_key = 1;  ///< key of the next hook
+  std::atomic<int> hooks_held = 0;               ///< by so many detail::HeldHooks
   /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
   std::shared_ptr<detail::RetainedGradient> retained;
 

@@ -290,7 +290,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
     bool any = false;
     for (const Tensor& grad : grads) any = any || grad.defined();
     TensorList results;
-    if (any && node->hooks_ && (hooks_of_leaves || !node->leaf_)) node->run_hooks(grads);
+    if (any && node->has_hooks() && (hooks_of_leaves || !node->leaf_)) node->run_hooks(grads);
     if (any && collected) task.collect(node.get(), grads, *collected);
     const bool runs = task.is_to_run(node.get());
     if (any && runs) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -40,18 +42,45 @@ Node::Node(TensorImpl* leaf)
     : leaf_(leaf),
       sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (leaf ? std::uint64_t{1} << 63 : 0)) {}
 
+struct Node::Hooks {
+  std::mutex mutex;
+  std::vector<GradientHook> list;
+
+  std::vector<GradientHook> copy() {
+    const std::lock_guard lock(mutex);
+    return list;
+  }
+};
+
+void Node::delete_hooks() {
+  delete hooks_.load(std::memory_order_relaxed);
+}
+
 void Node::add_hook(GradientHook hook) {
-  if (!hooks_) hooks_ = std::make_unique<std::vector<GradientHook>>();
-  const auto place = hook.is_last ? hooks_->end() : std::ranges::find_if(*hooks_, &GradientHook::is_last);
-  hooks_->insert(place, std::move(hook));
+  Hooks* hooks = hooks_.load(std::memory_order_acquire);
+  if (!hooks) {
+    auto made = std::make_unique<Hooks>();
+    // Another thread may be first; then `hooks` becomes its list.
+    if (hooks_.compare_exchange_strong(hooks, made.get(), std::memory_order_acq_rel)) hooks = made.release();
+  }
+  const std::lock_guard lock(hooks->mutex);
+  const auto place = hook.is_last ? hooks->list.end() : std::ranges::find_if(hooks->list, &GradientHook::is_last);
+  hooks->list.insert(place, std::move(hook));
 }
 
 void Node::remove_hook(std::uint64_t key) {
-  if (hooks_) std::erase_if(*hooks_, [&](const GradientHook& hook) { return hook.key == key; });
+  if (!has_hooks()) return;
+  std::vector<GradientHook> removed;  // what they hold goes without the lock
+  Hooks& hooks = *hooks_.load(std::memory_order_acquire);
+  const std::lock_guard lock(hooks.mutex);
+  for (GradientHook& hook : hooks.list)
+    if (hook.key == key) removed.push_back(hook);
+  std::erase_if(hooks.list, [&](const GradientHook& hook) { return hook.key == key; });
 }
 
 void Node::run_hooks(TensorList& grads) const {
-  const std::vector<GradientHook> hooks = *hooks_;  // a hook may remove itself or others
+  // A hook may remove itself or others.
+  const std::vector<GradientHook> hooks = hooks_.load(std::memory_order_acquire)->copy();
   for (const GradientHook& hook : hooks) {
     if (hook.output >= grads.size() || !grads[hook.output].defined()) continue;
     Tensor& grad = grads[hook.output];

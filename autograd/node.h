@@ -56,7 +56,10 @@ class SavedTensor {
 /// gradients can be functions again.
 class Node : public RefCounted {
  public:
-  virtual ~Node() = default;
+  virtual ~Node() {
+    if (has_hooks()) [[unlikely]]
+      delete_hooks();
+  }
 
   /// "SoftmaxBackward".
   virtual const char* name() const = 0;
@@ -96,7 +99,8 @@ class Node : public RefCounted {
     std::shared_ptr<std::function<Tensor(const Tensor&)>> function;
     bool is_last = false;  ///< it runs after those that are not, whenever they were added
   };
-  /// Hooks of one output run in the order in which they were added.
+  /// Hooks of one output run in the order in which they were added. They may be added and removed while passes of other
+  /// threads run, which call those that are there when they come.
   void add_hook(GradientHook hook);
   /// Nothing happens if there is none of that key.
   void remove_hook(std::uint64_t key);
@@ -130,7 +134,10 @@ class Node : public RefCounted {
   friend struct NodeBuilder;
   friend void intrusive_delete(Node* node);
 
+  struct Hooks;
+  bool has_hooks() const { return hooks_.load(std::memory_order_acquire) != nullptr; }
   void run_hooks(TensorList& grads) const;
+  void delete_hooks();
   void save_one(const Tensor& tensor);
   /// After this a node that had saved something cannot run again. For the pass that has it to itself.
   void release_saved();
@@ -143,7 +150,7 @@ class Node : public RefCounted {
   std::atomic<std::uint16_t> guests_ = 0;  ///< passes that use what was saved beside that of task_; see engine.cpp
   bool saves_ = false;                     ///< save() got a defined tensor: a pass that frees the graph frees it
   std::atomic<bool> released_ = false;
-  std::unique_ptr<std::vector<GradientHook>> hooks_;  ///< null for most
+  std::atomic<Hooks*> hooks_ = nullptr;  ///< owned; null for most, and made by the first hook
 
   /// What a pass keeps for a node. See engine.cpp.
   struct Work {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "lockstep/autograd/accumulate_grad.h"
 #include "lockstep/autograd/add_values.h"
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/engine.h"
@@ -85,7 +86,10 @@ std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(cons
   LOCKSTEP_CHECK(!holds(hook, *this),
                  "[register_post_accumulate_grad_hook] the hook holds the tensor that is to hold the hook, so neither "
                  "would ever be freed; use the tensor that the hook is called with, or hold a reference");
-  meta.hooks.push_back({key, std::make_shared<AutogradMeta::Hook>(std::move(hook)), /*own=*/false});
+  const Edge edge = gradient_edge(*this);
+  static_cast<AccumulateGrad&>(*edge.node).exclusively([&] {
+    meta.hooks.push_back({key, std::make_shared<AutogradMeta::Hook>(std::move(hook)), /*own=*/false});
+  });
   return key;
 }
 
@@ -106,7 +110,9 @@ std::uint64_t Tensor::register_hook(TensorHook given) const {
 void Tensor::remove_hook(std::uint64_t key) const {
   AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
   if (!meta) return;
-  std::erase_if(meta->hooks, [&](const auto& entry) { return entry.key == key; });
+  // There is an accumulator if there ever was a hook of it, though the leaf may not require gradients any more.
+  if (AccumulateGrad* const accumulator = meta->accumulator.load(std::memory_order_acquire))
+    accumulator->exclusively([&] { std::erase_if(meta->hooks, [&](const auto& entry) { return entry.key == key; }); });
   if (const Edge edge = gradient_edge(*this); edge.node) edge.node->remove_hook(key);
 }
 

@@ -81,6 +81,66 @@ TEST(SharedLeaf, HooksWhosePassesCrossDoNotWaitForEachOther) {
     for (const float value : each->grad().to_vector<float>()) EXPECT_EQ(value, 4.0F);
 }
 
+// Of both kinds, while passes of other threads arrive.
+TEST(SharedLeaf, HooksComeAndGoBesidePasses) {
+  const Tensor w = full({16}, 2.0).requires_grad_();
+  std::atomic<int> calls = 0;
+  in_threads([&](int t) {
+    for (int i = 0; i < 20; ++i) {
+      if (t % 2 == 0) {
+        (w * 3.0).sum().backward();
+        continue;
+      }
+      const auto after = w.register_post_accumulate_grad_hook([&](const Tensor&) { ++calls; });
+      const auto before = w.register_hook([&](const Tensor&) { ++calls; });
+      w.remove_hook(after);
+      w.remove_hook(before);
+    }
+  });
+  for (const float value : w.grad().to_vector<float>()) EXPECT_EQ(value, 3.0F * 20 * kRounds * kThreads / 2);
+  const int before = calls;
+  (w * 3.0).sum().backward();
+  EXPECT_EQ(calls, before);
+}
+
+TEST(SharedLeaf, AHookThatIsRemovedHasEnded) {
+  const Tensor w = full({2}, 2.0).requires_grad_();
+  std::atomic<bool> begun = false, ended = false;
+  const auto key = w.register_post_accumulate_grad_hook([&](const Tensor&) {
+    begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = true;
+  });
+  std::thread other([&] { (w * 3.0).sum().backward(); });
+  while (!begun) std::this_thread::yield();
+  w.remove_hook(key);
+  EXPECT_TRUE(ended);
+  other.join();
+}
+
+// Two threads, each in a hook of one leaf, take the hook of the other.
+TEST(SharedLeaf, HooksThatRemoveEachOtherDoNotWaitForEachOther) {
+  const Tensor leaves[] = {full({2}, 2.0).requires_grad_(), full({2}, 3.0).requires_grad_()};
+  std::atomic<int> inside = 0;
+  std::uint64_t keys[2];
+  for (int i = 0; i < 2; ++i)
+    keys[i] = leaves[i].register_post_accumulate_grad_hook([&, i](const Tensor& leaf) {
+      ++inside;
+      for (int wait = 0; inside.load() < 2 && wait < 2000; ++wait)  // until both are in theirs
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      leaves[1 - i].remove_hook(keys[1 - i]);
+      leaf.register_post_accumulate_grad_hook([&](const Tensor&) { ++inside; });
+    });
+  const auto pass = [&](int i) { (leaves[i] * 2.0).sum().backward(); };
+  std::thread first(pass, 0), second(pass, 1);
+  first.join();
+  second.join();
+  EXPECT_EQ(inside, 2);
+  pass(0);
+  pass(1);
+  EXPECT_EQ(inside, 4);
+}
+
 TEST(SharedLeaf, APassInsideAHookMayReachTheLeafAgain) {
   const Tensor w = full({2}, 2.0).requires_grad_();
   int calls = 0;
