@@ -130,6 +130,10 @@ RandomPosition random_position() {
   return state;
 }
 
+void set_random_position(const RandomPosition& position) {
+  state = position;
+}
+
 RandomPositionGuard::RandomPositionGuard(const RandomPosition& position) : saved_(std::exchange(state, position)) {}
 
 RandomPositionGuard::~RandomPositionGuard() {

@@ -47,6 +47,8 @@ struct RandomPosition {
   bool guarded = false;                ///< inside of a RandomKeyGuard
 };
 RandomPosition random_position();
+/// Puts this thread at a position, from where it goes on: after draws that other threads have made for it.
+void set_random_position(const RandomPosition& position);
 /// Puts this thread at a position for its lifetime; restores the previous one.
 class RandomPositionGuard {
  public:

@@ -25,7 +25,8 @@ class DataParallel {
 
   /// The module's forward() over all devices; the result is on the first. Differentiable: backward() runs the replicas'
   /// backward passes side by side. Several threads may call it at once, and run backward(): one waits for the other.
-  /// Throws Error where a module's forward() or a loss calls the DataParallel that computes it.
+  /// Throws Error where a module's forward() or a loss calls the DataParallel that computes it. Inside of a
+  /// RandomKeyGuard draws go on after those made there, as the module's own would.
   Tensor operator()(const Tensor& x) { return step_.forward(x); }
   /// TrainingStep::operator().
   Tensor step(const data::Batch& batch, const LossFunction& loss) { return step_(batch, loss); }

@@ -58,8 +58,7 @@ std::optional<Tensor> TrainingStep::join(const data::Batch& own, const LossFunct
 
 Tensor TrainingStep::forward(Tensor x) {
   if (ranks_) return ranks_->forward(std::move(x));
-  const std::uint64_t count = count_step();
-  return devices_->forward(x, guarded_random_step().value_or(count));
+  return devices_->forward(x, count_step());
 }
 
 std::uint64_t TrainingStep::count_step() {

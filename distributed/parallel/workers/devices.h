@@ -39,7 +39,8 @@ class Devices {
 
   /// Leaves the gradients of the loss over the batch with the module; returns that loss.
   Tensor step(const data::Batch& batch, std::uint64_t step, const LossFunction& loss);
-  /// The module's forward() over all devices, differentiable: see DataParallel.
+  /// The module's forward() over all devices, differentiable: see DataParallel. `step` is that of the random keys,
+  /// if the caller is not inside of a RandomKeyGuard.
   Tensor forward(const Tensor& x, std::uint64_t step);
 
   bool is_lockstep() const { return options_.logical_shards != 0; }

@@ -30,6 +30,24 @@ Tensor gather_rows(const std::vector<Tensor>& parts, Device device) {
   return out;
 }
 
+// Device i draws as shard i of `step`; inside of a RandomKeyGuard of its step, after what was drawn there.
+RandomPosition start_of(int device, std::uint64_t step) {
+  RandomPosition start = random_position();
+  if (!start.guarded) start = {.step = step, .guarded = true};
+  start.shard = static_cast<std::uint32_t>(device);
+  return start;
+}
+
+// Inside of a RandomKeyGuard the next draws come after those of all devices.
+void go_on_behind(const std::vector<RandomPosition>& ends) {
+  RandomPosition here = random_position();
+  if (!here.guarded) return;
+  for (const RandomPosition& end : ends)
+    for (int stream = 0; stream < RandomPosition::kStreams; ++stream)
+      here.calls[stream] = std::max(here.calls[stream], end.calls[stream]);
+  set_random_position(here);
+}
+
 }  // namespace
 
 /// Backward of the whole parallel forward. Each replica keeps a graph of its own, which this node runs on the replica's
@@ -82,8 +100,15 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
   const bool recording = GradMode::enabled();
   check_not_lockstep(is_lockstep() && recording && module_.is_training(), "the module's operator()");
   if (!several()) {
-    const RandomKeyGuard key(step, 0);
-    return module_(x.to(module_.device()));
+    RandomPosition end;
+    Tensor out;
+    {
+      const RandomPositionGuard key(start_of(0, step));
+      out = module_(x.to(module_.device()));
+      end = random_position();
+    }
+    go_on_behind({end});
+    return out;
   }
   const DeviceThreads::Turn turn(*threads_, "DataParallel");
   update_replicas();
@@ -91,6 +116,8 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
   const bool input_needs_grad = recording && x.requires_grad();
   std::vector<Tensor> inputs(active);
   std::vector<Tensor> outputs(active);
+  std::vector<RandomPosition> positions(active);
+  for (std::size_t i = 0; i < active; ++i) positions[i] = start_of(static_cast<int>(i), step);
   const Tensor source = x.detach();
   threads_->run([&](int device) {
     const auto i = static_cast<std::size_t>(device);
@@ -99,12 +126,14 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
     inputs[i] = move_values(rows(source, range.begin, range.size()), options_.devices[i]);
     if (input_needs_grad) inputs[i].set_requires_grad(true);
     GradModeGuard mode(recording);
-    RandomKeyGuard key(step, static_cast<std::uint32_t>(device));
+    const RandomPositionGuard key(positions[i]);
     outputs[i] = (*replicas_[i])(inputs[i]);
+    positions[i] = random_position();
     LOCKSTEP_CHECK(outputs[i].dim() > 0 && outputs[i].size(0) == range.size(),
                    "[DataParallel] the module's output has shape {}; dimension 0 must be the batch of {}",
                    to_string(outputs[i].sizes()), range.size());
   });
+  go_on_behind(positions);
   const Tensor out = gather_rows(outputs, options_.devices.front());
 
   std::vector<const Tensor*> node_inputs{&x};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "tests/distributed/parallel/training_support.h"
 
@@ -77,6 +78,43 @@ TEST(Devices, AWriteThroughAnAddressReachesReplicasWhateverTheStrides) {
     expect_close(parallel(x), parallel.module()(x), 1e-6, 1e-6);
     weight.data<float>()[i] += 2.0F;
   }
+}
+
+struct Dropped : nn::Module {
+  nn::Parameter weight{this, "weight", ones({1})};
+  nn::Dropout dropout{this, "dropout", 0.5};
+  Tensor forward(Tensor x) override { return dropout(x * weight); }
+};
+
+// As those of one module do. Outside of a guard each forward is a step of its own.
+TEST(Devices, ForwardPassesUnderOneKeyDrawDifferentNumbers) {
+  const Tensor x = ones({2, 256});
+  const auto draws = [&](const std::vector<Device>& devices) {
+    DataParallel parallel = make_data_parallel<Dropped>(devices);
+    std::vector<std::vector<float>> drawn;
+    for (int round = 0; round < 2; ++round) {
+      const RandomKeyGuard key(7, 0);
+      for (int i = 0; i < 3; ++i)
+        for (int row = 0; row < 2; ++row) drawn.push_back(rows(parallel(x), row, 1).to_vector<float>());
+      drawn.push_back(dropout(rows(x, 0, 1), 0.5, true).to_vector<float>());
+    }
+    return drawn;
+  };
+  for (const std::vector<Device>& devices : {cpus({0}), cpus({0, 1})}) {
+    const auto drawn = draws(devices);
+    for (std::size_t i = 0; i < 7; ++i) {
+      EXPECT_EQ(drawn[i], drawn[i + 7]) << i;  // the guard's alone
+      for (std::size_t j = 0; j < i; ++j) EXPECT_NE(drawn[i], drawn[j]) << i << " " << j;
+    }
+  }
+  const RandomKeyGuard key(7, 0);
+  Dropped plain;
+  plain(x);
+  const std::vector<float> second = plain(x).to_vector<float>();
+  const RandomKeyGuard again(7, 0);
+  DataParallel one = make_data_parallel<Dropped>(cpus({0}));
+  one(x);
+  EXPECT_EQ(one(x).to_vector<float>(), second);
 }
 
 TEST(Devices, SeveralThreadsMayUseThem) {
