@@ -76,7 +76,7 @@ struct DevicesBackward final : Node {
       const auto i = static_cast<std::size_t>(device);
       // A pass that was broken off may have left something, and one over a retained graph the gradients of its inputs.
       for (const Tensor& parameter : parameters[i]) parameter.set_grad({});
-      if (i >= outputs.size()) return;
+      if (i >= outputs.size() || !outputs[i].requires_grad()) return;
       if (inputs[i].requires_grad()) inputs[i].set_grad({});
       const Tensor seed = move_values(rows(grad, begin[i], begin[i + 1] - begin[i]), outputs[i].device());
       Engine::backward({&outputs[i], 1}, {&seed, 1}, retain_graph);
@@ -135,6 +135,7 @@ Tensor Devices::forward(const Tensor& x, std::uint64_t step) {
   });
   go_on_behind(positions);
   const Tensor out = gather_rows(outputs, options_.devices.front());
+  if (std::ranges::none_of(outputs, &Tensor::requires_grad)) return out;
 
   std::vector<const Tensor*> node_inputs{&x};
   const std::vector<Tensor> parameters = module_.parameters();

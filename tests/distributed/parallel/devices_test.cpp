@@ -45,6 +45,19 @@ TEST(Devices, AResultOfAnIntegerTypeNeedsNoGradient) {
   EXPECT_FALSE(labels.requires_grad());
 }
 
+TEST(Devices, PartsThatNeedNoGradientGetNone) {
+  DataParallel none = ending([](const Tensor& y) { return y.detach(); });
+  EXPECT_FALSE(none(make_batch(5).x).requires_grad());
+  EXPECT_NE(error_of([&] { none(make_batch(5).x).sum().backward(); }), "");
+  DataParallel some = ending([](const Tensor& y) { return y.size(0) == 3 ? y : y.detach(); });
+  set_weights(some.module());
+  const Tensor x = make_batch(5).x.requires_grad_();
+  some(x).sum().backward();
+  for (const float value : some.module().parameters()[1].grad().to_vector<float>()) EXPECT_EQ(value, 3.0F);
+  const std::vector<float> grad = x.grad().to_vector<float>();
+  for (std::size_t i = 0; i < grad.size(); ++i) EXPECT_EQ(grad[i] != 0.0F, i < 3 * kFeatures) << i;
+}
+
 // Gradients of the parameters are where these are; that of the input where the input is.
 TEST(Devices, GradientsAreWhereTheirTensorsAre) {
   DataParallel parallel = make_data_parallel<Net>(cpus({1, 2}));
