@@ -66,9 +66,13 @@ TensorList AccumulateGrad::apply(TensorList grads) {
   incoming.storage()->settle();
   const Tensor leaf(IntrusivePtr<TensorImpl>(this->leaf()));
   AutogradMeta& meta = ensure_autograd_meta(leaf);
-  LOCKSTEP_ASSERT(incoming.sizes() == leaf.sizes() && incoming.dtype() == leaf.dtype(),
-                  "a {} gradient of shape {} reached a {} leaf of shape {}", lockstep::name(incoming.dtype()),
-                  to_string(incoming.sizes()), lockstep::name(leaf.dtype()), to_string(leaf.sizes()));
+  LOCKSTEP_CHECK(
+      incoming.sizes() == leaf.sizes() && incoming.dtype() == leaf.dtype() && incoming.device() == leaf.device(),
+      "[backward] expected a {} gradient of shape {} on {} for a leaf, found {} of shape {} on {}; a leaf that was "
+      "given another value, device or type since forward() needs a forward() of its own, and a backward function "
+      "returns gradients like the inputs",
+      lockstep::name(leaf.dtype()), to_string(leaf.sizes()), to_string(leaf.device()), lockstep::name(incoming.dtype()),
+      to_string(incoming.sizes()), to_string(incoming.device()));
   Turn turn(*this);
   if (meta.grad.defined() && !meta.grad.is_contiguous() &&
       strides_may_overlap(meta.grad.sizes(), meta.grad.strides())) {

@@ -271,6 +271,26 @@ TEST(Accumulator, ForwardMayRunOnSeveralThreadsOverSharedLeaves) {
   }
 }
 
+// A leaf that was given another value after forward, or a backward function that is wrong.
+TEST(AccumulateGrad, AGradientThatDoesNotFitTheLeafSaysWhatToDo) {
+  struct Gives final : Node {
+    Tensor gradient;
+    const char* name() const override { return "Gives"; }
+    TensorList apply(TensorList) override { return {gradient}; }
+  };
+  const auto message = [](Tensor gradient) {
+    const Tensor x = make_leaf({2}), y = zeros({}, {.dtype = kFloat64});
+    record<Gives>(y, {&x})->gradient = std::move(gradient);
+    return error_of([&] { y.backward(); });
+  };
+  EXPECT_EQ(message(zeros({5}, {.dtype = kFloat64})),
+            "[backward] expected a float64 gradient of shape [2] on cpu:0 for a leaf, found float64 of shape [5] on "
+            "cpu:0; a leaf that was given another value, device or type since forward() needs a forward() of its own, "
+            "and a backward function returns gradients like the inputs");
+  EXPECT_NE(message(zeros({2}, {.dtype = kFloat32})).find("found float32 of shape [2] on cpu:0"), std::string::npos);
+  EXPECT_NE(message(zeros({2}, {.dtype = kFloat64, .device = Device(kCPU, 1)})).find("on cpu:1;"), std::string::npos);
+}
+
 // Two threads go through the same unused leaves. Who is behind finds the nodes made, and so catches up with the other:
 // most of the way both are at one leaf.
 TEST(Accumulator, ThreadsThatUseALeafAtOnceShareItsNode) {
