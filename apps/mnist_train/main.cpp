@@ -77,7 +77,8 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const Options& options, std::ve
 optim::Schedule make_schedule(const Options& options, std::int64_t total_steps) {
   const double lr = options.learning_rate();
   if (options.schedule == "cosine") return optim::CosineAnnealing{.lr = lr, .period = total_steps};
-  if (options.schedule == "one-cycle") return optim::OneCycle{.max_lr = lr, .total_steps = total_steps};
+  if (options.schedule == "one-cycle")
+    return optim::OneCycle{.max_lr = lr, .total_steps = total_steps, .cycle_momentum = false};
   return [lr](std::int64_t) { return lr; };
 }
 

@@ -35,6 +35,13 @@ double one_cycle(const OneCycle& c, std::int64_t step, double first, double midd
   return between(back, total - 1.0, first, last);
 }
 
+/// The momentum that goes with a schedule of the rate: that of a OneCycle, else none.
+Schedule momentum_beside(const Schedule& lr) {
+  const OneCycle* cycle = lr.target<OneCycle>();
+  if (!cycle || !cycle->cycle_momentum) return {};
+  return [cycle = *cycle](std::int64_t step) { return cycle.momentum(step); };
+}
+
 }  // namespace
 
 double StepLR::operator()(std::int64_t step) const {
@@ -110,7 +117,7 @@ LRScheduler::LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum)
     : LRScheduler(optimizer, std::vector<Schedule>{std::move(lr)}, std::move(momentum)) {}
 
 LRScheduler::LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedule momentum)
-    : optimizer_(optimizer), lr_(std::move(lr)), momentum_(std::move(momentum)) {
+    : optimizer_(optimizer), lr_(std::move(lr)) {
   const std::size_t groups = optimizer.num_param_groups();
   LOCKSTEP_CHECK(lr_.size() == 1 || lr_.size() == groups,
                  "[LRScheduler] expected {} schedules, one for each parameter group, found {}", groups, lr_.size());
@@ -120,20 +127,20 @@ LRScheduler::LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedul
                    "[LRScheduler] parameter groups 0 and {} have learning rates {} and {}, and one schedule was given; "
                    "pass one for each of the {} groups",
                    group, optimizer.lr(0), optimizer.lr(group), groups);
+  for (const Schedule& each : lr_) momentum_.push_back(momentum ? momentum : momentum_beside(each));
   set_position(0);
 }
 
-LRScheduler::LRScheduler(Optimizer& optimizer, const OneCycle& schedule)
-    : LRScheduler(optimizer, Schedule(schedule),
-                  schedule.cycle_momentum ? Schedule([schedule](std::int64_t step) { return schedule.momentum(step); })
-                                          : Schedule()) {}
+LRScheduler::LRScheduler(Optimizer& optimizer, const OneCycle& schedule) : LRScheduler(optimizer, Schedule(schedule)) {}
 
 void LRScheduler::set_position(std::int64_t position) {
   LOCKSTEP_CHECK(position >= 0, "[LRScheduler] expected a position >= 0, found {}", position);
   position_ = position;
-  for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group)
-    optimizer_.set_lr(lr_[lr_.size() == 1 ? 0 : group](position), group);
-  if (momentum_) optimizer_.set_momentum(momentum_(position));
+  for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group) {
+    const std::size_t of_group = lr_.size() == 1 ? 0 : group;
+    optimizer_.set_lr(lr_[of_group](position), group);
+    if (momentum_[of_group]) optimizer_.set_momentum(momentum_[of_group](position), group);
+  }
 }
 
 double MultiStepLR::operator()(std::int64_t step) const {

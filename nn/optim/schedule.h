@@ -115,7 +115,8 @@ struct LinearWarmup {
 };
 
 /// Sets an optimizer's learning rate (and momentum) from a schedule. Position 0 holds from construction on; call step()
-/// after each optimizer.step(). The optimizer must outlive it.
+/// after each optimizer.step(). The optimizer must outlive it. Where no schedule of the momentum is given, a OneCycle
+/// cycles that of its parameter groups too, unless its cycle_momentum is off.
 class LRScheduler {
  public:
   /// One schedule for all parameter groups. Throws Error if these were made with different rates: say then what each is
@@ -123,7 +124,7 @@ class LRScheduler {
   LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum = {});
   /// A schedule for each parameter group. Throws Error for another number of them.
   LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedule momentum = {});
-  /// Cycles the momentum too, unless cycle_momentum is off.
+  /// One cycle for all parameter groups.
   LRScheduler(Optimizer& optimizer, const OneCycle& schedule);
 
   void step() { set_position(position_ + 1); }         ///< goes on by one position
@@ -133,8 +134,8 @@ class LRScheduler {
 
  private:
   Optimizer& optimizer_;
-  std::vector<Schedule> lr_;  // one for all groups, or one for each
-  Schedule momentum_;
+  std::vector<Schedule> lr_;        // one for all groups, or one for each
+  std::vector<Schedule> momentum_;  // beside each of lr_; empty: stays as it is
   std::int64_t position_ = 0;
 };
 

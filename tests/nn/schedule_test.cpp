@@ -99,6 +99,33 @@ TEST(Schedule, SchedulerDrivesTheOptimizer) {
   EXPECT_EQ(adam.momentum(), 0.9);
 }
 
+TEST(Schedule, OneCyclesOfSeveralGroupsCycleTheirMomentum) {
+  const Tensor a = make_leaf({1}), b = make_leaf({1}), c = make_leaf({1});
+  Adam adam({{{a}, {}}, {{b}, {}}, {{c}, {.beta1 = 0.7}}});
+  LRScheduler scheduler(
+      adam, {OneCycle{.max_lr = 1.0, .total_steps = 20},
+             OneCycle{.max_lr = 2.0, .total_steps = 20, .base_momentum = 0.8, .max_momentum = 0.9}, StepLR{.lr = 0.5}});
+  EXPECT_DOUBLE_EQ(adam.momentum(0), 0.95);
+  EXPECT_DOUBLE_EQ(adam.momentum(1), 0.9);
+  for (int i = 0; i < 5; ++i) scheduler.step();
+  EXPECT_DOUBLE_EQ(adam.lr(0), 1.0);
+  EXPECT_DOUBLE_EQ(adam.lr(1), 2.0);
+  EXPECT_DOUBLE_EQ(adam.momentum(0), 0.85);
+  EXPECT_DOUBLE_EQ(adam.momentum(1), 0.8);
+  EXPECT_DOUBLE_EQ(adam.momentum(2), 0.7) << "that of another schedule stays";
+
+  Adam fixed({{{a}, {}}, {{b}, {}}});
+  const OneCycle cycle{.max_lr = 1.0, .total_steps = 20};
+  OneCycle rate_alone = cycle;
+  rate_alone.cycle_momentum = false;
+  const LRScheduler half(fixed, {rate_alone, cycle});
+  EXPECT_DOUBLE_EQ(fixed.momentum(0), 0.9);
+  EXPECT_DOUBLE_EQ(fixed.momentum(1), 0.95);
+  const LRScheduler given(fixed, {cycle, cycle}, [](std::int64_t) { return 0.5; });
+  EXPECT_DOUBLE_EQ(fixed.momentum(0), 0.5) << "a schedule of the momentum goes before";
+  EXPECT_DOUBLE_EQ(fixed.momentum(1), 0.5);
+}
+
 TEST(Schedule, PlateauLowersTheRateAfterPatience) {
   const Tensor p = make_leaf({1});
   SGD sgd({p}, {.lr = 1.0});
