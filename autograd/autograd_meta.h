@@ -36,6 +36,7 @@ struct AutogradMeta final : AutogradMetaBase {
   std::atomic<int> hooks_held = 0;               ///< by so many detail::HeldHooks
   /// Of a result: where retain_grad() collects its gradient, shared with the hook that does. Null without.
   std::shared_ptr<detail::RetainedGradient> retained;
+  std::uint64_t requires_since = 0;  ///< of a leaf: Node::take_sequence() when it began to require gradients
 
   ~AutogradMeta() override;
 

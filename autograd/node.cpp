@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-std::atomic<std::uint64_t> next_sequence{0};
+std::atomic<std::uint64_t> sequences{0};
 
 // Note [Deleting graphs]
 // A node owns its edges and saved tensors, which own further nodes: deleting a long chain recursively would overflow
@@ -38,9 +38,11 @@ void Node::operator delete(void* pointer, std::size_t bytes) noexcept {
   ::operator delete(pointer);
 }
 
-Node::Node(TensorImpl* leaf)
-    : leaf_(leaf),
-      sequence_(next_sequence.fetch_add(1, std::memory_order_relaxed) | (leaf ? std::uint64_t{1} << 63 : 0)) {}
+Node::Node(TensorImpl* leaf) : leaf_(leaf), sequence_(take_sequence() | (leaf ? std::uint64_t{1} << 63 : 0)) {}
+
+std::uint64_t Node::take_sequence() {
+  return sequences.fetch_add(1, std::memory_order_relaxed);
+}
 
 struct Node::Hooks {
   std::mutex mutex;

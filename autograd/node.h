@@ -88,6 +88,8 @@ class Node : public RefCounted {
   /// Rises with each node made on any thread, so later operations run first in backward(). Nodes of leaves have the
   /// highest bit set.
   std::uint64_t sequence() const { return sequence_; }
+  /// A number of the same row that no node has: a point in time.
+  static std::uint64_t take_sequence();
   std::uint32_t num_outputs() const { return num_outputs_; }  ///< of the operation; apply() gets as many gradients
   /// Saved tensors were dropped; a second backward() through it is an error.
   bool released() const { return released_.load(std::memory_order_relaxed); }

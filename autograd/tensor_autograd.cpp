@@ -42,6 +42,7 @@ const Tensor& Tensor::set_requires_grad(bool value) const {
   LOCKSTEP_CHECK(!value || is_floating_point(),
                  "[set_requires_grad] only floating-point tensors can require gradients; this one is {}",
                  name(dtype()));
+  if (value && !meta.requires_grad) meta.requires_since = Node::take_sequence();
   meta.requires_grad = value;
   return *this;
 }

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/node.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/profile_modules.h"
@@ -155,8 +156,9 @@ Tensor Module::watched_call(Tensor x) {
   const bool first = !parent_ && !called_.load(std::memory_order_relaxed);
   if (watched) run_hooks_before(x);
   if (!watched && !first && !backward) return forward(std::move(x));
+  const std::uint64_t began = Node::take_sequence();
   Tensor out = backward ? forward_with_backward_hooks(x) : forward(x);
-  if (first && GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, x, *this);
+  if (first && GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, {x}, began, *this);
   if (watched) run_hooks_after(x, out);
   return out;
 }

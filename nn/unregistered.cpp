@@ -10,13 +10,14 @@
 
 namespace lockstep::nn::detail {
 
-void warn_of_unregistered(const Tensor& output, const Tensor& input, const Module& module) {
+void warn_of_unregistered(const Tensor& output, const std::vector<Tensor>& inputs, std::uint64_t began,
+                          const Module& module) {
   if (!needs_grad(output)) return;
   std::unordered_set<const Node*> known;
   const auto know = [&](const Tensor& tensor) {
     if (needs_grad(tensor)) known.insert(gradient_edge(tensor).node.get());
   };
-  know(input);
+  for (const Tensor& input : inputs) know(input);
   for (const Tensor& parameter : module.parameters()) know(parameter);
 
   std::vector<const Node*> next{gradient_edge(output).node.get()};
@@ -27,6 +28,8 @@ void warn_of_unregistered(const Tensor& output, const Tensor& input, const Modul
     next.pop_back();
     if (!node || !known.insert(node).second) continue;
     if (const auto* end = dynamic_cast<const AccumulateGrad*>(node)) {
+      const auto* meta = static_cast<const AutogradMeta*>(end->leaf()->autograd.get());
+      if (meta->requires_since > began) continue;
       if (++strangers <= 5) shapes += (shapes.empty() ? "" : ", ") + to_string(end->leaf()->sizes);
       continue;
     }
@@ -35,8 +38,7 @@ void warn_of_unregistered(const Tensor& output, const Tensor& input, const Modul
   if (strangers == 0) return;
   logging::warn(
       "[{}] computes with {} tensor(s) that require gradients and are not among its parameters(), so that its "
-      "optimizer "
-      "does not train them: {}{}. A layer that is a member takes `this` and a name, as in "
+      "optimizer does not train them: {}{}. A layer that is a member takes `this` and a name, as in "
       "nn::Linear fc{{this, \"fc\", 3, 3}} (said once)",
       module.type_name(), strangers, shapes, strangers > 5 ? ", ..." : "");
 }

@@ -6,6 +6,7 @@
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -77,9 +78,14 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
       shard.emplace(step, shares[i].index);
     }
     if (shards_) shards_->begin_pass();
+    const std::uint64_t began = Node::take_sequence();
     const LossValue value = loss(module_, samples);
     check_loss(value);
-    if (std::exchange(looks_, false)) nn::detail::warn_of_unregistered(value.value(), {}, module_);
+    if (std::exchange(looks_, false)) {
+      std::vector<Tensor> inputs;
+      samples.for_each([&](const char*, const Tensor& tensor) { inputs.push_back(tensor); });
+      nn::detail::warn_of_unregistered(value.value(), inputs, began, module_);
+    }
     const double factor = value.sum_factor(samples.size()), count = value.count_of(samples.size());
     if (shard) {
       sums_->add_totals(shares[i].index, value.value().item<double>() * factor, count, shard->statistics);

@@ -17,8 +17,10 @@
 namespace lockstep::distributed {
 namespace {
 
-/// What the loss function is given for the model, on the last stage.
+/// What the loss function is given for the model, on the last stage. A member of another module, as a call of one
+/// without a parent would be searched for layers that it does not know.
 struct LastOutput final : nn::Module {
+  using Module::Module;
   Tensor forward(Tensor) override { return output; }
   Tensor output;
 };
@@ -169,7 +171,8 @@ LossValue PipelineRunner::loss_of(const Tensor& output, const data::Batch& sampl
                                   const LossFunction& loss) {
   std::optional<LossValue> result;
   state_.guarded(action.chunk, action.micro_batch, "the loss behind forward", [&] {
-    LastOutput front;
+    nn::Module owner;
+    LastOutput front{&owner, "model"};
     front.output = output;
     front.train(state_.module.is_training());
     result = loss(front, samples);

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/nn/linear.h"
@@ -80,6 +81,18 @@ TEST(Registration, NothingIsSaidOfAnotherModulesOutputs) {
   Forgetful frozen;
   frozen.forgotten.set_requires_grad(false);
   EXPECT_EQ(log_of([&] { frozen(ones({2, 3})); }), "");
+}
+
+// Coordinates that a model itself differentiates with respect to.
+TEST(Registration, NothingIsSaidOfLeavesMadeInForward) {
+  struct Slope : Module {
+    Linear fc{this, "fc", 3, 1};
+    Tensor forward(Tensor x) override {
+      x = x.detach().clone().requires_grad_();
+      return grad({fc(x).square().sum()}, {x}, {}, {.create_graph = true})[0] + x;
+    }
+  } slope;
+  EXPECT_EQ(log_of([&] { slope(ones({2, 3})); }), "");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Parameters that are frozen and unfrozen while a step exists.
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "tests/distributed/parallel/training_support.h"
 
@@ -77,6 +78,39 @@ TEST(Unregistered, ALayerIsToldOfInTheFirstStep) {
   };
   says(log_of_step(), "computes with 2 tensor(s) that require gradients and are not among its parameters()");
   EXPECT_EQ(log_of_step(), "");
+}
+
+std::string log_of(const std::function<void()>& body) {
+  ::testing::internal::CaptureStderr();
+  body();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+// A loss that asks for slopes of its samples, which are leaves made within it or given in the batch.
+TEST(Unregistered, NothingIsSaidOfSamples) {
+  Net made, given;
+  set_weights(made);
+  TrainingStep inside(made);
+  const auto penalty = [](nn::Module& net, const Tensor& x, const data::Batch& part) {
+    const Tensor loss = cross_entropy(net(x), part.y);
+    return loss + grad({loss}, {x}, {}, {.create_graph = true})[0].square().mean();
+  };
+  EXPECT_EQ(log_of([&] {
+              inside(make_batch(4), [&](nn::Module& net, const data::Batch& part) {
+                return penalty(net, part.x.detach().clone().requires_grad_(), part);
+              });
+            }),
+            "");
+  data::Batch batch = make_batch(4);
+  batch.tensors["shift"] = zeros({4, kFeatures}).requires_grad_();
+  TrainingStep outside(given);
+  EXPECT_EQ(log_of([&] {
+              outside(batch, [&](nn::Module& net, const data::Batch& part) {
+                return penalty(net, part.x + part["shift"], part);
+              });
+            }),
+            "");
+  EXPECT_TRUE(batch["shift"].grad().defined());
 }
 
 }  // namespace

@@ -338,5 +338,21 @@ TEST(PipelineRecompute, FrozenParametersStayFrozen) {
   });
 }
 
+// What the loss function is given for the model has no layers, and is none that lacks them.
+TEST(PipelineWarnings, NothingIsSaidOfLayersOfOtherStages) {
+  ::testing::internal::CaptureStderr();
+  run_in(2, [](const ProcessGroupPtr& group) {
+    Chain model;
+    const Mesh mesh(group, {.pipeline = 2});
+    const PipelineParallel pipeline(model, model.layers(), {.group = mesh.pipeline()});
+    TrainingStep step(model, {.group = mesh.data(), .accumulate = 2, .model_part = pipeline.part()});
+    for (int i = 0; i < 2; ++i)
+      step(tokens_of(4, 1), [&](nn::Module& net, const data::Batch& part) {
+        return cross_entropy(linear(net(part.x), model.table.weight), part.y.reshape({-1}));
+      });
+  });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
