@@ -310,9 +310,9 @@ class Tensor : public TensorMethods {
   const Tensor& uniform_(double low = 0.0, double high = 1.0) const;
   const Tensor& normal_(double mean = 0.0, double std = 1.0) const;  ///< as uniform_; see fill_normal
   /// The nearest value within the bounds that are given; the gradient is 0 outside.
-  Tensor clamp(std::optional<double> min, std::optional<double> max) const;
+  Tensor clamp(std::optional<double> min, std::optional<double> max = std::nullopt) const;
   /// The same for bounds that are tensors; either may be undefined.
-  Tensor clamp(const Tensor& min, const Tensor& max) const;
+  Tensor clamp(const Tensor& min, const Tensor& max = {}) const;
 
   // --- comparisons: bool tensors, without gradients --------------------------------------------------------------
   Tensor eq(const Tensor& other) const;           ///< operator==, as the next ones by their names

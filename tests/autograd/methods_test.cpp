@@ -106,6 +106,10 @@ TEST(InPlaceMethods, ClampHasTheGradientOfClampAndDrawsHaveNone) {
   };
   EXPECT_EQ(gradient([](const Tensor& y) { y.clamp_(0, 2); }), (Values{0, 6, 0}));
   EXPECT_EQ(gradient([](const Tensor& y) { y.clamp_(0); }), (Values{0, 6, 6}));
+  const Tensor x = tensor({-1.f, 0.5f, 3.f});
+  EXPECT_EQ(values(x.clamp(0)), (Values{0, 0.5, 3}));
+  EXPECT_EQ(values(x.clamp({}, 1)), (Values{-1, 0.5, 1}));
+  EXPECT_EQ(values(x.clamp(tensor({0.f, 1.f, 2.f}))), (Values{0, 1, 3}));
   EXPECT_EQ(gradient([](const Tensor& y) { y.normal_(); }), (Values{0, 0, 0}));
   EXPECT_EQ(gradient([](const Tensor& y) { y.uniform_(); }), (Values{0, 0, 0}));
   const Tensor w = tensor({-1.f, 0.5f}).requires_grad_();
