@@ -74,6 +74,14 @@ TEST(LayerNormValues, HalfInputsTakeFloatParametersAndGiveThemFloatGradients) {
   EXPECT_EQ(b.grad().dtype(), kFloat32);
 }
 
+TEST(LayerNormValues, TakesPyTorchsArguments) {
+  const Tensor x = make_input({3, 4}, 1, kFloat32), w = make_input({4}, 2, kFloat32), b = make_input({4}, 3, kFloat32);
+  const auto values = [](const Tensor& y) { return y.to_vector<double>(); };
+  EXPECT_EQ(values(layer_norm(x, {4}, w, b, 1e-3)), values(layer_norm(x, {4}, {.weight = w, .bias = b, .eps = 1e-3})));
+  EXPECT_EQ(values(layer_norm(x, {4}, {}, b)), values(layer_norm(x, {4}, {.bias = b})));
+  EXPECT_EQ(values(layer_norm(x, {4}, {})), values(layer_norm(x, {4})));
+}
+
 class RmsNorm : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, RmsNorm,
                          ::testing::Values(Case{{4}, {4}}, Case{{2, 3, 4}, {3, 4}}, Case{{7, 33}, {33}},

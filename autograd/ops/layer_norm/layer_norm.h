@@ -20,6 +20,11 @@ struct LayerNormOptions {
 /// may also be float32. Throws Error if normalized_shape is empty or not the end of input's shape, or if weight or bias
 /// do not fit.
 Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const LayerNormOptions& options = {});
+/// The same with PyTorch's arguments; weight and bias may be undefined.
+inline Tensor layer_norm(const Tensor& input, const Shape& normalized_shape, const Tensor& weight, const Tensor& bias,
+                         double eps = 1e-5) {
+  return layer_norm(input, normalized_shape, LayerNormOptions{.weight = weight, .bias = bias, .eps = eps});
+}
 
 /// x / sqrt(mean(x^2) + eps) * weight, with the mean over the trailing dimensions `normalized_shape`. Zhang and
 /// Sennrich, "Root mean square layer normalization" (2019); semantics of torch.nn.functional.rms_norm. `weight` may be
