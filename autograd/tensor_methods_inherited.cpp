@@ -210,6 +210,9 @@ Tensor TensorMethods::baddbmm(const Tensor& a, const Tensor& b, double beta, dou
 Tensor TensorMethods::det() const {
   return lockstep::det(self());
 }
+Tensor TensorMethods::logdet() const {
+  return lockstep::logdet(self());
+}
 Tensor TensorMethods::tile(const Shape& times) const {
   return lockstep::tile(self(), times);
 }

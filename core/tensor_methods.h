@@ -149,6 +149,7 @@ class TensorMethods {
   Tensor baddbmm(const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0) const;  ///< of batches
   Tensor inverse() const;                                                                         ///< of matrices
   Tensor det() const;                                                                             ///< of matrices
+  Tensor logdet() const;                                                                          ///< of matrices
   Tensor T() const;                                                                               ///< t(), a view
   Tensor mT() const;                                             ///< a view with the last two dimensions exchanged
   Tensor expand_as(const Tensor& other) const;                   ///< expand() to the sizes of `other`

@@ -87,6 +87,16 @@ TEST(Linalg, DeterminantsAreThoseOfTheExpansion) {
                   });
   EXPECT_EQ(det(ones({2, 2})).item(), 0.0);
   EXPECT_EQ(slogdet(ones({2, 2})).logabsdet.item(), -INFINITY);
+  const Tensor turned = tensor<double>({2, 1, 0, 3, 1, 2, 3, 0, 1, 1, 1, 1}).view({3, 2, 2});
+  const std::vector<double> logs = logdet(turned).to_vector<double>();
+  EXPECT_NEAR(logs[0], std::log(6.0), 1e-15);
+  EXPECT_TRUE(std::isnan(logs[1])) << "of a determinant below 0";
+  EXPECT_EQ(logs[2], -INFINITY);
+  check_gradients([](const TensorList& in) { return in[0].logdet(); },
+                  [] {
+                    return TensorList{tensor<double>({2, 1, 0, 3, 4, -1, 2, 3}).view({2, 2, 2}).requires_grad_()};
+                  });
+  EXPECT_NE(error_of([] { logdet(ones({2, 3})); }).find("[logdet]"), std::string::npos);
   EXPECT_EQ(det(zeros({0, 0})).item(), 1.0);
 }
 

@@ -1,5 +1,7 @@
 #include "lockstep/autograd/ops/linalg/linalg.h"
 
+#include <limits>
+
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
 #include "lockstep/autograd/ops/linalg/linalg_named.h"
@@ -141,6 +143,11 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left,
 }  // namespace lockstep::linalg
 
 namespace lockstep {
+
+Tensor logdet(const Tensor& a) {
+  const auto [sign, logabsdet] = linalg::named::slogdet("logdet", a);
+  return where(sign < 0.0, std::numeric_limits<double>::quiet_NaN(), logabsdet);
+}
 
 Tensor cholesky_solve(const Tensor& b, const Tensor& l, bool upper) {
   const auto solved = [](const Tensor& triangle, const Tensor& right, bool is_upper) {

@@ -104,6 +104,9 @@ inline Tensor det(const Tensor& a) {
   return linalg::det(a);
 }
 
+/// The logarithm of the determinant: -infinity for a singular matrix, NaN, and no slope, for a determinant below 0.
+Tensor logdet(const Tensor& a);
+
 /// linalg::pinv() by PyTorch's older name.
 inline Tensor pinverse(const Tensor& a, double rtol = 1e-15) {
   return linalg::pinv(a, rtol);
