@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/autograd/ops/cross_entropy/cross_entropy.h"
@@ -112,13 +114,18 @@ class NLLLoss : public ModuleOf<NLLLoss> {
 class KLDivLoss : public ModuleOf<KLDivLoss> {
  public:
   explicit KLDivLoss(Reduction reduction = Reduction::mean, bool log_target = false)
+      : KLDivLoss(reduction == Reduction::none  ? "none"
+                  : reduction == Reduction::sum ? "sum"
+                                                : "mean",
+                  log_target) {}
+  explicit KLDivLoss(std::string_view reduction, bool log_target = false)
       : reduction_(reduction), log_target_(log_target) {}
   Tensor forward(const Tensor& input, const Tensor& target) const {
-    return kl_div(input, target, reduction_, log_target_);
+    return kl_div(input, target, std::string_view(reduction_), log_target_);
   }
 
  private:
-  Reduction reduction_;
+  std::string reduction_;
   bool log_target_;
 };
 

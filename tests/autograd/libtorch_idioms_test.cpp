@@ -242,6 +242,21 @@ TEST(LibtorchIdioms, WordsTransposesAndDraws) {
   EXPECT_TRUE(equal(gumbel_softmax(logits, 0.5, true).argmax(1), soft.argmax(1)));
 }
 
+TEST(LibtorchIdioms, KlDivTakesPyTorchsWords) {
+  const Tensor x = log(tensor<double>({0.25, 0.75, 0.5, 0.5}).view({2, 2})), t = exp(x).flip({1});
+  const double sum = kl_div(x, t, Reduction::sum).item<double>();
+  EXPECT_EQ(kl_div(x, t, "sum").item<double>(), sum);
+  EXPECT_EQ(kl_div(x, t, "batchmean").item<double>(), sum / 2);
+  EXPECT_EQ(kl_div(x, t, "mean").item<double>(), kl_div(x, t).item<double>());
+  EXPECT_EQ(kl_div(x, t, "none").sizes(), (Shape{2, 2}));
+  EXPECT_EQ(kl_div(x, log(t), "batchmean", true).item<double>(),
+            kl_div(x, log(t), Reduction::sum, true).item<double>() / 2);
+  const std::string error = error_of([&] { kl_div(x, t, "batch"); });
+  EXPECT_NE(error.find("[kl_div] expected \"none\", \"mean\", \"sum\" or \"batchmean\", found \"batch\""),
+            std::string::npos)
+      << error;
+}
+
 TEST(LibtorchIdioms, DistancesOfARowToItselfHaveNoGradient) {
   const Tensor x = tensor<double>({{1, 2}, {5, 3}}).requires_grad_();
   cdist(x, x).sum().backward();

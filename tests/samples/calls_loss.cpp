@@ -110,10 +110,7 @@ std::vector<Operation> loss_calls() {
       {"nn.functional.kl_div",
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input"), target = c.tensor(1, "target");
-         const bool log_target = c.flag(-1, "log_target", false);
-         if (c.text(-1, "reduction", "mean") == "batchmean")  // as kl_div()'s documentation says
-           return kl_div(x, target, Reduction::sum, log_target) / x.size(0);
-         return kl_div(x, target, reduction_of(c), log_target);
+         return kl_div(x, target, c.text(-1, "reduction", "mean"), c.flag(-1, "log_target", false));
        }},
       {"nn.functional.margin_ranking_loss",
        [](Call& c) -> Results {

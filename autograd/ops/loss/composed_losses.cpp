@@ -34,6 +34,15 @@ Tensor kl_div(const Tensor& input, const Tensor& target, Reduction reduction, bo
   return reduced(entropy - target * input, reduction);
 }
 
+Tensor kl_div(const Tensor& input, const Tensor& target, std::string_view reduction, bool log_target) {
+  if (reduction == "none") return kl_div(input, target, Reduction::none, log_target);
+  if (reduction == "mean") return kl_div(input, target, Reduction::mean, log_target);
+  LOCKSTEP_CHECK(reduction == "sum" || reduction == "batchmean",
+                 "[kl_div] expected \"none\", \"mean\", \"sum\" or \"batchmean\", found \"{}\"", reduction);
+  const Tensor sum = kl_div(input, target, Reduction::sum, log_target);
+  return reduction == "sum" || input.dim() == 0 ? sum : sum / input.size(0);
+}
+
 Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target, double margin, Reduction reduction) {
   check_defined({&a, &b, &target}, "margin_ranking_loss");
   return reduced(clamp(-target * (a - b) + margin, 0.0), reduction);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/autograd/ops/support/arguments.h"
@@ -52,9 +53,12 @@ Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, const Ten
 // Composed of other operations:
 
 /// t (log(t) - input) for logarithms `input` of probabilities, 0 where t is; with `log_target` the target is a
-/// logarithm too. The sum divided by the batch is Reduction::sum / input.size(0), which PyTorch calls "batchmean".
+/// logarithm too.
 Tensor kl_div(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean,
               bool log_target = false);
+/// The same by PyTorch's words for the reduction: "none", "mean", "sum" or "batchmean", the sum divided by the size of
+/// dimension 0, which is the divergence. Throws Error for others.
+Tensor kl_div(const Tensor& input, const Tensor& target, std::string_view reduction, bool log_target = false);
 /// max(0, -target (a - b) + margin), target 1 or -1.
 Tensor margin_ranking_loss(const Tensor& a, const Tensor& b, const Tensor& target, double margin = 0.0,
                            Reduction reduction = Reduction::mean);
