@@ -166,18 +166,20 @@ Tensor Module::watched_call(Tensor x) {
 // --- what it holds
 // ----------------------------------------------------------------------------------------------------
 
-void Module::collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers) const {
+void Module::collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers,
+                     bool recurse) const {
   for (const Member& member : members_) {
-    if (member.kind == Kind::module)
-      member.module->collect(out, prefix + member.name + ".", parameters, buffers);
-    else if (member.tensor.defined() && (member.kind == Kind::parameter ? parameters : buffers))
+    if (member.kind == Kind::module) {
+      if (recurse) member.module->collect(out, prefix + member.name + ".", parameters, buffers);
+    } else if (member.tensor.defined() && (member.kind == Kind::parameter ? parameters : buffers)) {
       out.push_back({prefix + member.name, member.tensor});
+    }
   }
 }
 
-NamedTensors Module::named_parameters() const {
+NamedTensors Module::named_parameters(std::string_view prefix, bool recurse) const {
   NamedTensors out;
-  collect(out, "", true, false);
+  collect(out, prefix.empty() ? "" : std::string(prefix) + ".", true, false, recurse);
   drop_repeats(out);
   return out;
 }
@@ -196,8 +198,15 @@ std::vector<NamedTensor> Module::state(bool remove_duplicate) const {
   return out;
 }
 
+NamedTensors Module::named_parameters() const {
+  return named_parameters(true);
+}
+
 std::vector<Tensor> Module::parameters() const {
-  return without_names(named_parameters());
+  return parameters(true);
+}
+std::vector<Tensor> Module::parameters(bool recurse) const {
+  return without_names(named_parameters(recurse));
 }
 std::vector<Tensor> Module::buffers() const {
   return without_names(named_buffers());

@@ -128,6 +128,15 @@ class Module {
   NamedTensors named_parameters() const;   ///< the same under their names
   std::vector<Tensor> buffers() const;     ///< such as running means
   NamedTensors named_buffers() const;      ///< the same under their names
+  /// Those of this module alone unless `recurse`.
+  std::vector<Tensor> parameters(bool recurse) const;
+  /// The same under their names, behind `prefix` and a '.' if there is one.
+  NamedTensors named_parameters(std::string_view prefix, bool recurse = true) const;
+  /// A template, so that no text is taken for a bool.
+  template <std::same_as<bool> Flag>
+  NamedTensors named_parameters(Flag recurse) const {
+    return named_parameters({}, recurse);
+  }
   /// Parameters and buffers under their names: what save() writes. A tied tensor comes once, under its first name,
   /// unless `remove_duplicate` is false.
   std::vector<NamedTensor> state(bool remove_duplicate = true) const;
@@ -255,7 +264,8 @@ class Module {
   Tensor watched_call(Tensor x);
   std::string path() const;  ///< from the module above all others: "h.3.attn"
   void add_member(std::string_view name, Kind kind, Tensor tensor, Module* module);
-  void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers) const;
+  void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers,
+               bool recurse = true) const;
   void collect_modules(const std::string& name, std::vector<std::pair<std::string, Module*>>& out);
   void print(std::ostream& out, const std::string& indent) const;
   friend std::ostream& operator<<(std::ostream& out, const Module& module);

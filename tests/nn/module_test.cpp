@@ -49,6 +49,17 @@ TEST(Module, NamesMembersInDeclarationOrder) {
   EXPECT_EQ(net.num_bytes(), 4 * net.num_parameters() + 8 + 4 * 6 + 8);
 }
 
+TEST(Module, NamesItsOwnParametersAloneAndBehindAPrefix) {
+  Net net;
+  ASSERT_EQ(net.parameters(/*recurse=*/false).size(), 1u);
+  EXPECT_TRUE(net.parameters(false)[0].is_same(net.scale));
+  EXPECT_EQ(names_of(net.named_parameters(false)), Names{"scale"});
+  EXPECT_EQ(names_of(net.named_parameters("", false)), Names{"scale"});
+  EXPECT_EQ(names_of(net.block.named_parameters("net.block")),
+            (Names{"net.block.fc.weight", "net.block.fc.bias", "net.block.gain"}));
+  EXPECT_EQ(names_of(net.block.named_parameters("net", false)), Names{"net.gain"});
+}
+
 TEST(Module, ListsChildrenAndDescendants) {
   Net net;
   ASSERT_EQ(net.children().size(), 2u);
