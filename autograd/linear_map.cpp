@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/factories.h"
 
@@ -42,6 +43,18 @@ Tensor flat_in(const Tensor& value, const Tensor& input) {
     node->options = options_of(input);
   }
   return out;
+}
+
+Tensor flat_in(const Tensor& value, const Edge& edge, const Shape& sizes) {
+  Tensor input;
+  {
+    const NoGradGuard values_only;
+    input = zeros({}, options_of(value)).expand(sizes);
+  }
+  AutogradMeta& meta = ensure_autograd_meta(input);
+  meta.grad_fn = edge.node;
+  meta.output_index = edge.input;
+  return flat_in(value, input);
 }
 
 Tensor apply_linear(const Tensor& x, LinearMap linear) {

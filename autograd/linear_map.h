@@ -19,6 +19,8 @@ Tensor apply_linear(const Tensor& x, LinearMap linear);
 /// `value`, recorded as a function of `input` too, along which its slope is 0: what a function that is flat in parts
 /// gives is computed from its input all the same.
 Tensor flat_in(const Tensor& value, const Tensor& input);
+/// The same for an input of which `edge`, not empty, and `sizes` are known, but no values.
+Tensor flat_in(const Tensor& value, const Edge& edge, const Shape& sizes);
 
 /// A backward function that lives as long as this does, for the functions of a LinearMap.
 template <typename N>

@@ -94,6 +94,11 @@ TEST(SecondDerivativeEdges, FlatPartsKeepTheirInputs) {
   expect_second(abs(x * w));
   expect_second(maximum(x * w, zeros({3}, kFloat64)));
   expect_second(clamp(x * w, 0.0, 100.0));
+  expect_second(max_pool2d((x * w).view({1, 1, 1, 3}), 1));
+  const Tensor image = leaf({1, 2, 3, 4}, {1, 1, 2, 2});
+  const Tensor slope = recorded(max_pool2d(image, 2).sum(), image);
+  expect_close(slope.detach(), tensor<double>({0, 0, 0, 1}).view({1, 1, 2, 2}));
+  expect_close(grad({slope.sum()}, {image})[0], zeros({1, 1, 2, 2}, kFloat64));
 }
 
 TEST(SecondDerivativeEdges, OnOneSideOfACornerAreThoseOfPyTorch) {

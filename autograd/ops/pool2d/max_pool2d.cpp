@@ -65,14 +65,15 @@ class MaxPool2dBackwardNode final : public Node {
   TensorList apply_recorded(TensorList grads) override {
     Pool2dGeometry planes = geometry_;
     planes.channels = 1;
-    return {apply_linear(
+    const Tensor result = apply_linear(
         grads[0], {[g = planes, sizes = sizes_, positions = saved(0)](const Tensor& grad) {
                      return spread(g, sizes, positions, as_contiguous(grad));
                    },
                    [g = planes, sizes = grads[0].sizes(), positions = saved(0)](const Tensor& x) {
                      const Tensor at = places_in_image(g, positions);
                      return x.reshape({g.planes, g.h * g.w}).gather(1, at.reshape({g.planes, g.oh * g.ow})).view(sizes);
-                   }})};
+                   }});
+    return {flat_in(result, edges()[0], sizes_)};
   }
 
   Pool2dGeometry geometry_;
