@@ -126,6 +126,31 @@ TEST(SecondDerivativeEdges, OnOneSideOfACornerAreThoseOfPyTorch) {
             (Values{12, 12, 6, 0}));
 }
 
+TEST(SecondDerivativeEdges, ProductsThroughZerosAreThoseOfPyTorch) {
+  using Values = std::vector<double>;
+  const Tensor w = tensor<double>({1, 2, 3, 4}), turned = w.flip({0});
+  const auto expect_derivatives = [&](const auto& compute, Values at, const std::vector<Values>& expected) {
+    const Tensor x = tensor<double>(at).requires_grad_();
+    Tensor y = compute(x);
+    const Tensor weights[] = {y.dim() == 0 ? ones({}, kFloat64) : w, turned, w};
+    for (std::size_t order = 0; order < expected.size(); ++order) {
+      y = recorded((y * weights[order]).sum(), x);
+      expect_close(y.detach(), tensor<double>(expected[order]), 1e-12, 1e-12);
+    }
+  };
+  const auto running = [](const Tensor& x) { return cumprod(x, 0); };
+  expect_derivatives(running, {1.5, -2, 0.5, 3},
+                     {{-18, 14.25, -45, -6}, {-35.5, 86, -64.5, -31}, {135, 310, 113, -12}});
+  expect_derivatives(running, {2, 0, 3, -1}, {{1, -2, 0, 0}, {-3, 16, -6, 72}, {155, 278, 101, 236}});
+  expect_derivatives(running, {0, 2, 0, 5}, {{5, 0, 0, 0}, {98, 8, 184, 0}, {387, 322, 389, 112}});
+  const auto whole = [](const Tensor& x) { return prod(x); };
+  expect_derivatives(whole, {2, 0, 3, -1}, {{0, -6, 0, 0}, {-9, -10, -6, 18}, {29, 59, 17, 59}});
+  expect_derivatives(whole, {0, 2, 0, 5}, {{0, 0, 0, 0}, {20, 0, 40, 0}, {87, 70, 89, 28}});
+  expect_derivatives([](const Tensor& x) { return logcumsumexp(x, 0); }, {0, 2, 0, 5},
+                     {{1.5832749674219817, 4.3098514553829705, 0.34486912337774667, 3.7620044538173},
+                      {0.6025362896653474, 0.14232299059581166, -0.2971891278971587, -0.447670152363997}});
+}
+
 TEST(SecondDerivativeEdges, StepsKeepNothingOfTheirInput) {
   for (const auto step : {floor, ceil, round, trunc, sign}) {
     const Tensor w = leaf({0.5, -1.5});

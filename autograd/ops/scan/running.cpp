@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather_kernels.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
@@ -56,20 +57,58 @@ Tensor running_log_sums(const Tensor& values, int dim, bool reverse) {
   return out;
 }
 
-/// d/dx_i = sum over j >= i of g_j exp(x_i - out_j), for positive and negative g_j apart, in logarithms.
+/// The sums over j >= i (not `from_end`: j <= i) of g_j exp(x_i - y_j), for positive and negative g_j apart, in
+/// logarithms.
+Tensor weighted_sums(const Tensor& g, const Tensor& x, const Tensor& y, int dim, bool from_end) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const NoGradGuard values_only;
+  const auto part = [&](const Tensor& amounts) {
+    const Tensor some = amounts > 0.0;
+    const Tensor logs = where(some, log(where(some, amounts, 1.0)), kNone);
+    return exp(running_log_sums(logs - y, dim, from_end) + x);
+  };
+  return part(g) - part(-g);
+}
+
+Tensor recorded_sums(const Tensor& g, const Tensor& x, const Tensor& y, int dim, bool from_end);
+
+/// Of weighted_sums() w(g, x, y): linear in g, with h_j going to the sums of h_i exp(x_i - y_j), and exponential in x
+/// and -y.
+class WeightedSumsBackward final : public Node {
+ public:
+  int dim = 0;
+  bool from_end = true;
+  const char* name() const override { return "LogCumsumExpBackwardBackward"; }
+  TensorList apply(TensorList grads) override { return gradients(grads[0], saved(0), saved(1), saved(2), saved(3)); }
+  TensorList apply_recorded(TensorList grads) override {
+    return gradients(grads[0], saved_input(0, 0), saved_input(1, 1), saved_input(2, 2), saved_output(3));
+  }
+
+ private:
+  TensorList gradients(const Tensor& h, const Tensor& g, const Tensor& x, const Tensor& y, const Tensor& out) const {
+    const Tensor back = recorded_sums(h, -y, -x, dim, !from_end);
+    return {back, h * out, -(g * back)};
+  }
+};
+
+Tensor recorded_sums(const Tensor& g, const Tensor& x, const Tensor& y, int dim, bool from_end) {
+  const Tensor out = weighted_sums(g, x, y, dim, from_end);
+  if (auto* node = record<WeightedSumsBackward>(out, {&g, &x, &y})) {
+    node->dim = dim;
+    node->from_end = from_end;
+    node->save(g, x, y, out);
+  }
+  return out;
+}
+
+/// d/dx_i = sum over j >= i of g_j exp(x_i - out_j).
 class LogCumsumExpBackward final : public Node {
  public:
   int dim = 0;
   const char* name() const override { return "LogCumsumExpBackward"; }
-  TensorList apply(TensorList grads) override {
-    const Tensor &x = saved(0), &out = saved(1), &grad = grads[0];
-    constexpr double kNone = -std::numeric_limits<double>::infinity();
-    const auto part = [&](const Tensor& amounts) {
-      const Tensor some = amounts > 0.0;
-      const Tensor logs = where(some, log(where(some, amounts, 1.0)), kNone);
-      return exp(running_log_sums(logs - out, dim, true) + x);
-    };
-    return {part(grad) - part(-grad)};
+  TensorList apply(TensorList grads) override { return {weighted_sums(grads[0], saved(0), saved(1), dim, true)}; }
+  TensorList apply_recorded(TensorList grads) override {
+    return {recorded_sums(grads[0], saved_input(0, 0), saved_output(1), dim, true)};
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
 #include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
@@ -40,6 +41,64 @@ Tensor narrow(const Tensor& out, std::optional<DType> dtype) {
   return dtype ? out.to(*dtype) : out;
 }
 
+// What gradients are made of where they are to be functions again.
+
+/// x_0 * ... * x_(i-1) along dim, or of what is behind i.
+Tensor product_before(const Tensor& x, int dim, bool reverse) {
+  if (reverse) return product_before(x.flip({dim}), dim, false).flip({dim});
+  return cumprod(cat({ones_like(x.narrow(dim, 0, 1)), x.narrow(dim, 0, x.sizes()[dim] - 1)}, dim), dim);
+}
+
+/// Slopes that are not finite by their formula are what apply() says, without slopes of their own.
+Tensor finite_or(const Tensor& slopes, Node& node, const Tensor& grad) {
+  const Tensor finite = isfinite(slopes.detach());
+  if (slopes.device().is_cpu() && all(finite).item<bool>()) return slopes;
+  Tensor plain;
+  {
+    const NoGradGuard values_only;
+    plain = node.apply({grad.detach()})[0];
+  }
+  return where(finite, slopes, plain);
+}
+
+/// r_i = grad_i + x_(i+1) r_(i+1) along dim if `reverse`, else with i - 1 for i + 1.
+Tensor recurrence(const Tensor& grad, const Tensor& x, int dim, bool reverse);
+
+/// y_i = x_(i-1) along dim, or x_(i+1) if `reverse`, and 0 where there is none.
+Tensor shifted(const Tensor& x, int dim, bool reverse) {
+  const std::int64_t length = x.sizes()[dim];
+  const Tensor end = zeros_like(x.narrow(dim, 0, 1)), others = x.narrow(dim, reverse ? 1 : 0, length - 1);
+  return reverse ? cat({others, end}, dim) : cat({end, others}, dim);
+}
+
+/// What goes from the end is read from the beginning for its gradients: s_i = h_i + x_i s_(i-1).
+class RecurrenceBackward final : public Node {
+ public:
+  int dim = 0;
+  bool reverse = false;
+  const char* name() const override { return "RecurrenceBackward"; }
+  TensorList apply(TensorList grads) override { return gradients(grads[0], saved(0), saved(1)); }
+  TensorList apply_recorded(TensorList grads) override {
+    return gradients(grads[0], saved_input(0, 1), saved_output(1));
+  }
+
+ private:
+  TensorList gradients(const Tensor& grad, const Tensor& x, const Tensor& out) const {
+    const Tensor sums = recurrence(grad, shifted(x, dim, reverse), dim, !reverse);
+    return {sums, shifted(sums, dim, !reverse) * out};
+  }
+};
+
+Tensor recurrence(const Tensor& grad, const Tensor& x, int dim, bool reverse) {
+  const Tensor out = scanned(Scan::recurrence, grad, dim, reverse, x);
+  if (auto* node = record<RecurrenceBackward>(out, {&grad, &x})) {
+    node->dim = dim;
+    node->reverse = reverse;
+    node->save(x, out);
+  }
+  return out;
+}
+
 class CumsumBackward final : public Node {
  public:
   int dim = 0;
@@ -66,6 +125,12 @@ class CumprodBackward final : public Node {
     if (x.device().is_cpu() && all(finite).item<bool>()) return {where(after_zero, 0, slopes)};
     return {where(after_zero, 0, where(finite, slopes, quotients(x, grad, is_zero, zeros)))};
   }
+  /// Behind a zero slopes are 0, but not what they are functions of.
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0);
+    if (x.numel() <= 1) return {flat_in(grads[0], x)};
+    return {finite_or(product_before(x, dim, false) * recurrence(grads[0], x, dim, true), *this, grads[0])};
+  }
 
  private:
   /// PyTorch's formula, which says what the slopes that are not finite are: the sum of g_j out_j for j >= i, divided by
@@ -90,6 +155,12 @@ class ProdBackward final : public Node {
     const Tensor slopes =
         grads[0] * (scanned(Scan::product_before, x, dim) * scanned(Scan::product_before, x, dim, true));
     return {of_all ? where(sum(eq(x, 0)) > 1, 0, slopes) : slopes};
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    const Tensor x = saved_input(0, 0);
+    if (x.numel() == 0) return {flat_in(apply(std::move(grads))[0], x)};
+    const Tensor others = product_before(x, dim, false) * product_before(x, dim, true);
+    return {finite_or(grads[0] * others, *this, grads[0])};
   }
 };
 
