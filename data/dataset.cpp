@@ -58,10 +58,8 @@ std::string description(const Tensor* tensor) {
 
 // Null if there is none.
 const Tensor* find(const Batch& batch, const std::string& name) {
-  if (name == "x" || name == "y") {
-    const Tensor& tensor = name == "x" ? batch.x : batch.y;
-    return tensor.defined() ? &tensor : nullptr;
-  }
+  if (name == "x" && batch.x.defined()) return &batch.x;
+  if (name == "y" && batch.y.defined()) return &batch.y;
   const auto found = batch.tensors.find(name);
   return found != batch.tensors.end() && found->second.defined() ? &found->second : nullptr;
 }
@@ -85,6 +83,9 @@ void check_alike(const Batch& sample, const Batch& first, std::size_t number) {
 std::int64_t Batch::size() const {
   const Tensor* first = nullptr;
   const char* first_name = nullptr;
+  for (const auto& [name, tensor] : {std::pair("x", &x), std::pair("y", &y)})
+    LOCKSTEP_CHECK(!tensor->defined() || !tensors.contains(name),
+                   "[Batch] '{}' is both a member and in `tensors`; keep one of them", name);
   for_each([&](const char* name, const Tensor& tensor) {
     LOCKSTEP_CHECK(tensor.dim() > 0, "[Batch] '{}' has no dimension; expected samples along dimension 0", name);
     if (!first) {

@@ -26,9 +26,10 @@ struct Batch {
   std::int64_t global_size = 0;
   std::map<std::string, Tensor> tensors = {};  ///< what else belongs to the samples, by name
 
-  /// Samples in it: the size of dimension 0. Throws Error if its tensors differ in that.
+  /// Samples in it: the size of dimension 0. Throws Error if its tensors differ in that, or two have one name.
   std::int64_t size() const;
-  /// "x", "y" or one of `tensors`. Throws Error if there is none of that name.
+  /// "x", "y" or one of `tensors`, which may also have an "x" or "y" where the member is undefined. Throws Error if
+  /// there is none of that name.
   const Tensor& operator[](const std::string& name) const;
   /// f(name, tensor) for what is defined: x, y, then `tensors` by name.
   template <typename F>

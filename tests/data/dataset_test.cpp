@@ -30,6 +30,12 @@ TEST(Batch, HasTheSizeOfWhateverItHas) {
   EXPECT_EQ(batch["tokens"].dtype(), kInt64);
   contains(error_of([&] { (void)batch["token"]; }), "there is no tensor 'token'; this batch has image, tokens");
   contains(error_of([&] { (void)batch["x"]; }), "there is no tensor 'x'");
+  const Batch named{.tensors = {{"lens", zeros({2})}, {"x", zeros({2, 3})}, {"y", ones({2})}}};
+  EXPECT_EQ(named["x"].sizes(), (Shape{2, 3}));
+  EXPECT_EQ(named["y"].sum().item(), 2.0);
+  Batch twice = named;
+  twice.y = zeros({2});
+  contains(error_of([&] { (void)twice.size(); }), "[Batch] 'y' is both a member and in `tensors`; keep one of them");
   contains(error_of([&] { (void)Batch{.x = zeros({3}), .y = zeros({4})}.size(); }), "'y' has 4 samples and 'x' has 3");
   contains(error_of([&] { (void)Batch{.x = zeros({})}.size(); }), "'x' has no dimension");
 }
