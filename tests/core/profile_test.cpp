@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/core/profile_flops.h"
@@ -78,6 +80,33 @@ TEST_F(Profile, AKernelIsAnEventWithLabelShapesAndBytes) {
   EXPECT_GE((*event)["ts"].get<double>(), 0.0);
   EXPECT_GE((*event)["dur"].get<double>(), 0.0);
   EXPECT_TRUE(event->contains("pid") && event->contains("tid"));
+}
+
+TEST_F(Profile, SmallProductsArePartOfWhoComputesThem) {
+  const auto multiply = [](std::int64_t n) {
+    const Tensor a = ones({n, n}), out = empty({n, n});
+    cpu::gemm({.m = n,
+               .n = n,
+               .k = n,
+               .a = {a.data<float>(), n},
+               .b = {a.data<float>(), n},
+               .out = out.data<float>(),
+               .out_stride = n});
+  };
+  start_profile(path_.text());
+  {
+    const profile::Scope scope("kernel", "matmul");
+    for (int i = 0; i < 100; ++i) multiply(8);
+  }
+  multiply(128);
+  stop_profile();
+  const json events = read(path_.text());
+  EXPECT_TRUE(find(events, "matmul", "kernel"));
+  const auto is_product = [](const json& event) { return event.value("cat", "") == "gemm"; };
+  EXPECT_EQ(std::ranges::count_if(events, is_product), 1) << events.size() << " events";
+  const json* const large = find(events, "gemm", "gemm");
+  ASSERT_TRUE(large);
+  EXPECT_EQ((*large)["args"]["shapes"], "[128, 128, 128]");
 }
 
 TEST_F(Profile, PoolThreadsNameWhatTheyWorkOn) {

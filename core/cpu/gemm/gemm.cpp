@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,9 +70,15 @@ void run(const Gemm<T>& g) {
     for (std::int64_t i = 0; i < g.batch; ++i) finish_rows(g, g.out + i * g.out_batch_stride, 0, g.m, g.beta);
     return;
   }
-  profile::Scope scope("gemm", "gemm");
-  if (scope.active()) [[unlikely]]
-    scope.add(g.batch == 1 ? Shape{g.m, g.n, g.k} : Shape{g.batch, g.m, g.n, g.k});
+  // An operation on batches computes thousands of small ones, which would take less time than their events: those are
+  // part of what the operation takes.
+  constexpr double kWorthAnEvent = 1 << 18;
+  std::optional<profile::Scope> scope;
+  if (profile::enabled()) [[unlikely]] {
+    const auto multiply_adds = static_cast<double>(g.batch * g.m) * static_cast<double>(g.n * g.k);
+    if (multiply_adds >= kWorthAnEvent) scope.emplace("gemm", "gemm");
+    if (scope && scope->active()) scope->add(g.batch == 1 ? Shape{g.m, g.n, g.k} : Shape{g.batch, g.m, g.n, g.k});
+  }
   if (kernels() == Kernels::own)
     multiply_own(g, instruction_set());
   else
