@@ -6,7 +6,6 @@
 
 #include "lockstep/autograd/ops/linalg/linalg_kernels.h"
 #include "lockstep/autograd/ops/linalg/linalg_loops.h"
-#include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
@@ -41,15 +40,9 @@ void subtract_product(Matrix out, Matrix a, Matrix b, std::int64_t m, std::int64
              .beta = 1.0});
 }
 
-/// Memory for rows x columns doubles, and what it holds at first.
+/// Memory for rows x columns doubles. A thread takes it once for all its matrices, which may be of four elements.
 Tensor make_space(std::int64_t rows, std::int64_t columns) {
   return empty({rows, columns}, {.dtype = kFloat64});
-}
-template <typename T>
-Tensor copied(const T* from, std::int64_t rows, std::int64_t columns) {
-  const Tensor space = make_space(rows, columns);
-  std::copy_n(from, rows * columns, space.data<double>());
-  return space;
 }
 
 /// to[j] -= factor * from[j].
@@ -117,9 +110,21 @@ void copy(Matrix from, Matrix to, std::int64_t rows, std::int64_t columns) {
   for (std::int64_t r = 0; r < rows; ++r) std::copy_n(from.row(r), columns, to.row(r));
 }
 
+/// eliminate() of a matrix that is one block.
+double eliminate_small(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
+  std::int64_t exchanged[kBlock];
+  const double sign = eliminate_columns(a, n, n, exchanged);
+  if (sign == 0.0) return 0.0;
+  for (std::int64_t c = 0; k > 0 && c < n; ++c)
+    if (exchanged[c] != c) std::swap_ranges(b.row(c), b.row(c) + k, b.row(exchanged[c]));
+  substitute_forwards<true>(a, n, b, k);
+  return sign;
+}
+
 /// Makes a [n, n] upper triangular by eliminate_columns(), and does the same to the rows of b [n, k]. Below the
 /// diagonal anything is left. Returns the sign of the permutation, 0 for a singular matrix.
 double eliminate(Matrix a, std::int64_t n, Matrix b, std::int64_t k) {
+  if (n <= kBlock) return eliminate_small(a, n, b, k);
   double sign = 1.0;
   const Tensor panel_space = make_space(n, std::min(n, kBlock)), right_space = make_space(std::min(n, kBlock), n);
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
@@ -168,6 +173,16 @@ bool factor_positive(Matrix a, std::int64_t n) {
   return true;
 }
 
+/// to [n, n] = the transpose of `from`, tile by tile.
+template <typename From, typename To>
+void copy_transposed(const From* from, std::int64_t n, To* to) {
+  for (std::int64_t top = 0; top < n; top += kBlock)
+    for (std::int64_t left = 0; left < n; left += kBlock)
+      for (std::int64_t r = top; r < std::min(top + kBlock, n); ++r)
+        for (std::int64_t c = left; c < std::min(left + kBlock, n); ++c)
+          to[r * n + c] = static_cast<To>(from[c * n + r]);
+}
+
 bool is_lower_triangular(const double* a, std::int64_t n) {
   for (std::int64_t r = 0; r < n; ++r)
     for (std::int64_t c = r + 1; c < n; ++c)
@@ -204,12 +219,17 @@ void linalg_solve_cpu(const Tensor& a, const Tensor& b, const Tensor& x, std::in
   const std::int64_t count = a.size(0), n = a.size(1), k = b.size(2);
   std::atomic<std::int64_t> failed = -1;
   by_dtype(a, [&]<typename T>() {
-    for_each_matrix(count, n, [&](std::int64_t i) {
-      const T *from = a.data<T>() + i * n * n, *right = b.data<T>() + i * n * k;
-      const Tensor m = copied(from, n, n), v = copied(right, n, k);
-      if (!solve(m.data<double>(), n, v.data<double>(), k)) return note_failure(failed, i);
-      std::transform(v.data<double>(), v.data<double>() + n * k, x.data<T>() + i * n * k,
-                     [](double value) { return static_cast<T>(value); });
+    const T *from = a.data<T>(), *right = b.data<T>();
+    T* const to = x.data<T>();
+    for_ranges_of_matrices(count, n, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor left_space = make_space(n, n), right_space = make_space(n, k);
+      double *const m = left_space.data<double>(), *const v = right_space.data<double>();
+      for (std::int64_t i = begin; i < end; ++i) {
+        std::copy_n(from + i * n * n, n * n, m);
+        std::copy_n(right + i * n * k, n * k, v);
+        if (!solve(m, n, v, k)) return note_failure(failed, i);
+        std::transform(v, v + n * k, to + i * n * k, [](double value) { return static_cast<T>(value); });
+      }
     });
   });
   first_failed = failed;
@@ -218,18 +238,23 @@ void linalg_solve_cpu(const Tensor& a, const Tensor& b, const Tensor& x, std::in
 void linalg_slogdet_cpu(const Tensor& a, const Tensor& sign, const Tensor& logabs) {
   const std::int64_t n = a.size(1);
   by_dtype(a, [&]<typename T>() {
-    for_each_matrix(a.size(0), n, [&](std::int64_t i) {
-      const T* from = a.data<T>() + i * n * n;
-      const Tensor m = copied(from, n, n);
-      double s = eliminate({m.data<double>(), n}, n, {nullptr, 0}, 0),
-             log = s == 0.0 ? -std::numeric_limits<double>::infinity() : 0.0;
-      for (std::int64_t d = 0; s != 0.0 && d < n; ++d) {
-        const double value = m.data<double>()[d * n + d];
-        log += math::portable_log(std::abs(value));
-        if (value < 0.0) s = -s;
+    const T* const from = a.data<T>();
+    T *const signs = sign.data<T>(), *const logs = logabs.data<T>();
+    for_ranges_of_matrices(a.size(0), n, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor space = make_space(n, n);
+      double* const m = space.data<double>();
+      for (std::int64_t i = begin; i < end; ++i) {
+        std::copy_n(from + i * n * n, n * n, m);
+        double s = eliminate({m, n}, n, {nullptr, 0}, 0),
+               log = s == 0.0 ? -std::numeric_limits<double>::infinity() : 0.0;
+        for (std::int64_t d = 0; s != 0.0 && d < n; ++d) {
+          const double value = m[d * n + d];
+          log += math::portable_log(std::abs(value));
+          if (value < 0.0) s = -s;
+        }
+        signs[i] = static_cast<T>(s);
+        logs[i] = static_cast<T>(log);
       }
-      sign.data<T>()[i] = static_cast<T>(s);
-      logabs.data<T>()[i] = static_cast<T>(log);
     });
   });
 }
@@ -258,14 +283,19 @@ void linalg_cholesky_cpu(const Tensor& a, const Tensor& l, std::int64_t& first_f
   const std::int64_t n = a.size(1);
   std::atomic<std::int64_t> failed = -1;
   by_dtype(a, [&]<typename T>() {
-    for_each_matrix(a.size(0), n, [&](std::int64_t i) {
-      const Tensor m = make_space(n, n);
-      copy_values(a.as_strided({n, n}, {1, n}, a.offset() + i * n * n), m);
-      if (!factor_positive({m.data<double>(), n}, n)) return note_failure(failed, i);
-      copy_values(m.as_strided({n, n}, {1, n}, 0), l.as_strided({n, n}, {n, 1}, l.offset() + i * n * n));
-      for (std::int64_t r = 0; r < n; ++r) {
-        T* const row = l.data<T>() + (i * n + r) * n;
-        std::fill(row + r + 1, row + n, T(0));
+    const T* const from = a.data<T>();
+    T* const to = l.data<T>();
+    for_ranges_of_matrices(a.size(0), n, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor space = make_space(n, n);
+      double* const m = space.data<double>();
+      for (std::int64_t i = begin; i < end; ++i) {
+        copy_transposed(from + i * n * n, n, m);
+        if (!factor_positive({m, n}, n)) return note_failure(failed, i);
+        copy_transposed(m, n, to + i * n * n);
+        for (std::int64_t r = 0; r < n; ++r) {
+          T* const row = to + (i * n + r) * n;
+          std::fill(row + r + 1, row + n, T(0));
+        }
       }
     });
   });

@@ -19,12 +19,17 @@ void by_dtype(const Tensor& x, F&& f) {
     f.template operator()<float>();
 }
 
-/// Calls f(i) for each of `count` matrices, whose work is that of n x n; the blocks depend on the sizes alone. One
-/// alone has all threads for its products.
+/// Calls f(begin, end) for ranges of `count` matrices, whose work is that of n x n; they depend on the sizes alone. One
+/// matrix alone has all threads for its products.
+template <typename F>
+void for_ranges_of_matrices(std::int64_t count, std::int64_t n, F&& f) {
+  if (count == 1) return f(0, 1);
+  lockstep::parallel_for(count, 65536 / (n * n * n + 1) + 1, f);
+}
+/// Calls f(i) for each of them.
 template <typename F>
 void for_each_matrix(std::int64_t count, std::int64_t n, F&& f) {
-  if (count == 1) return f(0);
-  lockstep::parallel_for(count, 65536 / (n * n * n + 1) + 1, [&](std::int64_t begin, std::int64_t end) {
+  for_ranges_of_matrices(count, n, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) f(i);
   });
 }
