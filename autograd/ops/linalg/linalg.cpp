@@ -145,7 +145,8 @@ Tensor solve_triangular(const Tensor& a, const Tensor& b, bool upper, bool left,
 namespace lockstep {
 
 Tensor logdet(const Tensor& a) {
-  const auto [sign, logabsdet] = linalg::named::slogdet("logdet", a);
+  detail::check_square_matrices(a, "logdet");
+  const auto [sign, logabsdet] = linalg::slogdet(a);
   return where(sign < 0.0, std::numeric_limits<double>::quiet_NaN(), logabsdet);
 }
 

@@ -264,17 +264,21 @@ void linalg_slogdet_cpu(const Tensor& a, const Tensor& sign, const Tensor& logab
 void linalg_det_cpu(const Tensor& a, const Tensor& det) {
   const std::int64_t n = a.size(1);
   by_dtype(a, [&]<typename T>() {
-    for_each_matrix(a.size(0), n, [&](std::int64_t i) {
-      const Tensor m = copied(a.data<T>() + i * n * n, n, n);
-      double product = eliminate({m.data<double>(), n}, n, {nullptr, 0}, 0);
-      int exponent = 0;
-      for (std::int64_t d = 0; product != 0.0 && d < n; ++d) {
-        int of_pivot = 0, of_product = 0;
-        const double pivot = std::frexp(m.data<double>()[d * n + d], &of_pivot);
-        product = std::frexp(product * pivot, &of_product);
-        exponent += of_pivot + of_product;
+    for_ranges_of_matrices(a.size(0), n, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor space = make_space(n, n);
+      double* const m = space.data<double>();
+      for (std::int64_t i = begin; i < end; ++i) {
+        std::copy_n(a.data<T>() + i * n * n, n * n, m);
+        double product = eliminate({m, n}, n, {nullptr, 0}, 0);
+        int exponent = 0;
+        for (std::int64_t d = 0; product != 0.0 && d < n; ++d) {
+          int of_pivot = 0, of_product = 0;
+          const double pivot = std::frexp(m[d * n + d], &of_pivot);
+          product = std::frexp(product * pivot, &of_product);
+          exponent += of_pivot + of_product;
+        }
+        det.data<T>()[i] = static_cast<T>(std::ldexp(product, exponent));
       }
-      det.data<T>()[i] = static_cast<T>(std::ldexp(product, exponent));
     });
   });
 }

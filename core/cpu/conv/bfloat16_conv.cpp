@@ -67,10 +67,14 @@ bool conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
   if (!has_bfloat16_pairs()) return false;
   const std::vector<Phase> ys = conv_detail::phases_of(c.h, c.kh, c.stride_h, c.padding_h, c.dilation_h);
   const std::vector<Phase> xs = conv_detail::phases_of(c.w, c.kw, c.stride_w, c.padding_w, c.dilation_w);
+  const auto reached = [](const Phase& phase) { return !phase.taps.empty(); };
+  if (std::none_of(ys.begin(), ys.end(), reached) || std::none_of(xs.begin(), xs.end(), reached)) {
+    std::fill_n(x_grad, c.n * c.in * c.h * c.w, BFloat16{});  // no result sees any of x
+    return true;
+  }
   const Planes planes = conv_detail::planes_of(c, ys, xs);
   const Bfloat16Images images = conv_detail::bfloat16_images(planes, grad, c.n, c.groups);
   const std::int64_t in = c.group_in(), out = c.group_out(), kernel = c.kh * c.kw;
-  const auto reached = [](const Phase& phase) { return !phase.taps.empty(); };
   if (!std::all_of(ys.begin(), ys.end(), reached) || !std::all_of(xs.begin(), xs.end(), reached))
     parallel_for(c.n * c.in, std::max<std::int64_t>(1, kClearElements / (c.h * c.w)),
                  [&](std::int64_t begin, std::int64_t end) {
