@@ -136,7 +136,7 @@ void write_pairs(__m512i first, __m512i second, std::uint32_t* to) {
 
 void pack_positions(const Bfloat16Positions& positions, const std::int32_t* offsets, std::int64_t steps,
                     std::uint32_t* to) {
-  const auto [first, second] = positions.data;
+  const BFloat16 *const first = positions.data[0], *const second = positions.data[1];
   const std::int32_t farthest = *std::max_element(offsets, offsets + steps);
   const bool inside = std::max(first, second) + farthest + kReadLanes <= positions.end;
   const auto pack = [&](auto lanes_at) {
