@@ -1,5 +1,6 @@
 #include "lockstep/core/cpu/half_rows.h"
 
+#include "lockstep/core/cpu/round_sixteen.h"
 #include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/vector_math.h"
 
@@ -49,15 +50,7 @@ LOCKSTEP_WIDE void widen_wide(const Half* source, std::int64_t count, float* val
   _mm512_mask_storeu_ps(values + i, mask, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, source + i)));
 }
 
-// The bits of BFloat16::from_float() in the upper half of each lane.
-__attribute__((always_inline, target("avx512f"))) inline __m512i rounded(__m512 x) {
-  const __m512i word = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
-  return _mm512_mask_or_epi32(sum, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), word, _mm512_set1_epi32(0x400000));
-}
-
-// Of two vectors of rounded(), the words that are the results.
+// Of two vectors of round_sixteen(), the words that are the results.
 alignas(64) constexpr std::uint16_t kUpperHalves[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
                                                         33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
 
@@ -65,11 +58,11 @@ LOCKSTEP_WIDE void narrow_wide(const float* values, std::int64_t count, BFloat16
   const __m512i halves = _mm512_load_si512(kUpperHalves);
   std::int64_t i = 0;
   for (; i + 32 <= count; i += 32)
-    _mm512_storeu_si512(target + i, _mm512_permutex2var_epi16(rounded(_mm512_loadu_ps(values + i)), halves,
-                                                              rounded(_mm512_loadu_ps(values + i + 16))));
+    _mm512_storeu_si512(target + i, _mm512_permutex2var_epi16(round_sixteen(_mm512_loadu_ps(values + i)), halves,
+                                                              round_sixteen(_mm512_loadu_ps(values + i + 16))));
   for (; i < count; i += 16) {  // at most twice
     const __mmask16 mask = lanes(count - i);
-    const __m512i words = rounded(_mm512_maskz_loadu_ps(mask, values + i));
+    const __m512i words = round_sixteen(_mm512_maskz_loadu_ps(mask, values + i));
     _mm256_mask_storeu_epi16(target + i, mask, _mm512_cvtepi32_epi16(_mm512_srli_epi32(words, 16)));
   }
 }

@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/nn/optim/option_checks.h"
 
 namespace lockstep::optim {
 namespace {
@@ -14,11 +15,6 @@ constexpr KernelTable<detail::RmspropKernel> adagrad_kernel{"Adagrad", detail::a
                                                             LOCKSTEP_CUDA_KERNEL(detail::adagrad_cuda)};
 constexpr KernelTable<detail::RmspropKernel> adadelta_kernel{"Adadelta", detail::adadelta_cpu,
                                                              LOCKSTEP_CUDA_KERNEL(detail::adadelta_cuda)};
-
-void check_at_least_zero(const char* optimizer, const char* what, double value) {
-  LOCKSTEP_CHECK(std::isfinite(value) && value >= 0.0, "[{}] expected a finite {} >= 0, found {}", optimizer, what,
-                 value);
-}
 
 }  // namespace
 

@@ -15,6 +15,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
+#include "lockstep/nn/optim/option_checks.h"
 
 namespace lockstep::optim {
 namespace {
@@ -38,20 +39,12 @@ double length_of(const Tensor& x) {
   return norm(x).item<double>() / std::sqrt(static_cast<double>(x.numel()));
 }
 
-void check_at_least_zero(const char* optimizer, const char* what, double value) {
-  LOCKSTEP_CHECK(std::isfinite(value) && value >= 0.0, "[{}] expected a finite {} >= 0, found {}", optimizer, what,
-                 value);
-}
-
 /// a first + b second, computed in float32 and rounded once.
 Tensor combined(double a, const Tensor& first, double b, const Tensor& second) {
   return (first.to(kFloat32) * a + second.to(kFloat32) * b).to(first.dtype());
 }
 
 }  // namespace
-
-// --- whole tensors
-// ---------------------------------------------------------------------------------------------------
 
 template <typename Options, double Options::*kMomentum>
 void WholeTensorOptimizer<Options, kMomentum>::keep_state() const {
@@ -120,9 +113,6 @@ OptimizerState WholeTensorOptimizer<Options, kMomentum>::state() const {
 template class WholeTensorOptimizer<AdafactorOptions, &AdafactorOptions::d>;
 template class WholeTensorOptimizer<MuonOptions, &MuonOptions::momentum>;
 
-// --- Adafactor
-// -------------------------------------------------------------------------------------------------------
-
 Adafactor::Adafactor(std::vector<Tensor> parameters, AdafactorOptions options)
     : Adafactor(std::vector<ParamGroup<AdafactorOptions>>{{std::move(parameters), options}}) {}
 
@@ -177,9 +167,6 @@ Tensor Adafactor::updated(std::size_t group, std::int64_t step, DType dtype, con
   const double size = alpha / std::max(1.0, length_of(scaled) / o.d);
   return value * (1.0 - o.lr * o.weight_decay) - scaled * (o.maximize ? -size : size);
 }
-
-// --- Muon
-// ------------------------------------------------------------------------------------------------------------
 
 Muon::Muon(std::vector<Tensor> parameters, MuonOptions options)
     : Muon(std::vector<ParamGroup<MuonOptions>>{{std::move(parameters), options}}) {}

@@ -89,7 +89,7 @@ bool conv_bfloat16_backward_data(const Conv& c, const BFloat16* grad, const BFlo
         for (std::int64_t o = 0; o < out; ++o, from += in * kernel)
           for (std::int64_t i = 0; i < count; ++i) {
             BFloat16* tap = to + (i * out + o) * taps;
-            if (taps == 9 && kernel == 9) {
+            if (taps == 9 && kernel == 9) {  // all of 3 x 3, the most usual: one copy of a known length
               std::memcpy(tap, from + i * 9, 9 * sizeof(BFloat16));
               continue;
             }

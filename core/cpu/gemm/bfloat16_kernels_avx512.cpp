@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/core/cpu/gemm/bfloat16_kernels.h"
+#include "lockstep/core/cpu/round_sixteen.h"
 
 namespace lockstep::cpu::gemm_detail {
 namespace {
@@ -177,15 +178,6 @@ Bfloat16Range range(const BFloat16* data, std::int64_t count) {
   return seen.range();
 }
 
-/// The bits of BFloat16::from_float() of sixteen, in the lower half of each.
-__m512i rounded(__m512 x) {
-  const __m512i word = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(word, 16), _mm512_set1_epi32(1));
-  const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(word, _mm512_set1_epi32(0x7fff)), odd);
-  const __m512i quiet = _mm512_or_epi32(word, _mm512_set1_epi32(0x400000));
-  return _mm512_srli_epi32(_mm512_mask_mov_epi32(sum, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet), 16);
-}
-
 void put(const Bfloat16Results& results, int half, std::int64_t row, __m256i values) {
   BFloat16* const out = results.out[half] + row * results.out_row;
   if (results.step == 1) {
@@ -210,7 +202,7 @@ void finish(const Bfloat16Results& results) {
       if (results.bias) values = _mm512_add_ps(values, _mm512_set1_ps(results.bias[r]));
       // A NaN stays one.
       if (results.relu) values = _mm512_max_ps(_mm512_setzero_ps(), values);
-      return rounded(values);
+      return _mm512_srli_epi32(round_sixteen(values), 16);
     };
     const __m512i halves = _mm512_packus_epi32(value(sums), value(sums + 16));
     put(results, 0, r, _mm512_castsi512_si256(halves));
