@@ -46,6 +46,7 @@ struct SizeClass {
 };
 
 SizeClass size_class(std::size_t bytes) {
+  if (!kCache) return {0, bytes};  // so that the sanitizer sees the first byte beyond
   if (bytes <= kSmallest) return {0, kSmallest};
   const int top = std::bit_width(bytes - 1) - 1;  // 2^top < bytes <= 2^(top+1)
   const bool large = top >= kLargeTop;
@@ -227,7 +228,9 @@ class CachingAllocator final : public Allocator {
 
   static bool is_large(std::size_t bytes) { return kCache && bytes >= detail::kLargeBlock; }
   static void* system_allocate(std::size_t bytes) {
-    return is_large(bytes) ? detail::allocate_large_block(bytes) : std::aligned_alloc(kAlignment, bytes);
+    if (is_large(bytes)) return detail::allocate_large_block(bytes);
+    void* data = nullptr;
+    return posix_memalign(&data, kAlignment, bytes) == 0 ? data : nullptr;
   }
   static void system_free(void* data, std::size_t bytes) {
     if (is_large(bytes))

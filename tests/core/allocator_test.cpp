@@ -20,6 +20,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/thread_pool.h"
 #include "tests/support/tensor_testing.h"
@@ -38,6 +42,18 @@ constexpr bool kReuses = true;
 Allocator& cpu() {
   return allocator(kCPU);
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(Allocator, SanitizersSeeTheFirstByteBeyond) {
+  for (const std::size_t bytes : {1u, 7u, 64u, 100u, 257u, 4100u, 70001u, 5000000u}) {
+    auto* const data = static_cast<char*>(cpu().allocate(bytes, kCPU));
+    EXPECT_EQ(__asan_address_is_poisoned(data + bytes - 1), 0) << bytes;
+    EXPECT_NE(__asan_address_is_poisoned(data + bytes), 0) << bytes;
+    EXPECT_NE(__asan_address_is_poisoned(data - 1), 0) << bytes;
+    cpu().deallocate(data, bytes, kCPU);
+  }
+}
+#endif
 
 TEST(Allocator, BlocksAreAlignedAndWritableToTheLastByte) {
   for (const std::size_t bytes : {1u, 255u, 256u, 257u, 320u, 321u, 1000u, 4096u, 100000u, 1u << 20, (1u << 20) + 1,
