@@ -109,29 +109,30 @@ Tensor prepare_hidden_cpu(const Tensor& matrix) {
 }
 
 void hidden_product_cpu(const Tensor& x, const Tensor& panels, const Tensor& bias, const Tensor& out) {
-  constexpr double kBlockFlops = 2e6;  // of a block of parallel_for, at least
+  constexpr double kBlockFlops = 2e6;        // of a block of parallel_for, about
+  constexpr std::int64_t kRowsOfAPanel = 6;  // fewer take no less time: reading the panel does
   const std::int64_t m = x.size(0), k = x.size(1), n = out.size(1);
   profile::add_multiply_adds(m * n * k);
   const Tensor from = cast_values(x, panels.dtype());
   const Tensor addend = bias.defined() ? cast_values(bias, panels.dtype()) : bias;
   const Tensor product = out.dtype() == panels.dtype() ? out : empty(out.sizes(), {.dtype = panels.dtype()});
-  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * kPanelColumns;
+  const double flops = 2.0 * static_cast<double>(std::max(m, kRowsOfAPanel)) * static_cast<double>(panels.numel());
+  const auto blocks = std::max<std::int64_t>(1, std::llround(flops / kBlockFlops));
   dispatch_floating(panels.dtype(), "recurrent products", [&]<typename T>() {
     if constexpr (std::is_same_v<T, compute_t<T>>)
-      parallel_for(panels.size(0), static_cast<std::int64_t>(std::ceil(kBlockFlops / flops)),
-                   [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t i = begin; i < end; ++i) {
-                       const std::int64_t first = i * kPanelColumns;
-                       cpu::gemm({.m = m,
-                                  .n = std::min(kPanelColumns, n - first),
-                                  .k = k,
-                                  .a = {.data = from.data<T>(), .stride = k},
-                                  .b = {.data = panels.data<T>() + first * k, .stride = kPanelColumns},
-                                  .out = product.data<T>() + first,
-                                  .out_stride = n,
-                                  .bias = addend.defined() ? addend.data<T>() + first : nullptr});
-                     }
-                   });
+      parallel_for(panels.size(0), (panels.size(0) + blocks - 1) / blocks, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t first = i * kPanelColumns;
+          cpu::gemm({.m = m,
+                     .n = std::min(kPanelColumns, n - first),
+                     .k = k,
+                     .a = {.data = from.data<T>(), .stride = k},
+                     .b = {.data = panels.data<T>() + first * k, .stride = kPanelColumns},
+                     .out = product.data<T>() + first,
+                     .out_stride = n,
+                     .bias = addend.defined() ? addend.data<T>() + first : nullptr});
+        }
+      });
   });
   if (out.dtype() != panels.dtype()) copy_values(product, out);
 }
