@@ -24,6 +24,8 @@ namespace ls = lockstep;
 
 namespace {
 
+using ls::distributed::PipelineSchedule;
+
 constexpr std::int64_t kVocabulary = 64, kWidth = 384, kHeads = 6, kLayers = 6, kContext = 256;
 constexpr std::int64_t kMicroBatches = 4, kSamples = 2;  // of a step; of a micro-batch
 constexpr std::int64_t kLarge = 1 << 20;                 // floats of an all-reduce
@@ -51,7 +53,8 @@ struct Gpt : ls::nn::Module {
 /// A model, divided, with its step.
 class Trainer {
  public:
-  Trainer(const ls::distributed::ProcessGroupPtr& world, const ls::distributed::MeshSizes& sizes, bool by_tokens)
+  Trainer(const ls::distributed::ProcessGroupPtr& world, const ls::distributed::MeshSizes& sizes,
+          bool by_tokens = false, PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward)
       : mesh_(world, sizes) {
     using enum ls::distributed::TensorSplit;
     std::vector<ls::distributed::TensorRule> plan{
@@ -63,9 +66,9 @@ class Trainer {
       divided_.emplace(model_, plan,
                        ls::distributed::TensorParallelOptions{.group = mesh_.tensor(), .sequence_parallel = by_tokens});
     if (sizes.pipeline > 1)
-      pipeline_.emplace(
-          model_, model_.layers(),
-          ls::distributed::PipelineParallelOptions{.group = mesh_.pipeline(), .layers_of_chunks = {3, 3}});
+      pipeline_.emplace(model_, model_.layers(),
+                        ls::distributed::PipelineParallelOptions{
+                            .group = mesh_.pipeline(), .schedule = schedule, .layers_of_chunks = {3, 3}});
     step_.emplace(model_, ls::TrainingStepOptions{.group = mesh_.data(),
                                                   .accumulate = kMicroBatches / sizes.data,
                                                   .model_part = pipeline_ ? pipeline_->part() : nullptr});
@@ -115,10 +118,12 @@ void measure(int rounds) {
   const ls::distributed::ProcessGroupPtr& world = job.process_group();
   std::map<std::string, std::unique_ptr<Trainer>> trainers;
   trainers["alone"] =
-      std::make_unique<Trainer>(ls::distributed::make_single_process_group(), ls::distributed::MeshSizes{}, false);
-  trainers["data"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.data = 2}, false);
-  trainers["pipeline"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.pipeline = 2}, false);
-  trainers["tensor"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2}, false);
+      std::make_unique<Trainer>(ls::distributed::make_single_process_group(), ls::distributed::MeshSizes{});
+  trainers["data"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.data = 2});
+  trainers["pipeline"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.pipeline = 2});
+  trainers["zero_bubble"] =
+      std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.pipeline = 2}, false, PipelineSchedule::zero_bubble);
+  trainers["tensor"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2});
   trainers["sequence"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2}, true);
   std::map<std::string, std::vector<double>> times;
   const ls::Tensor large = ls::zeros({kLarge}), small = ls::zeros({16});

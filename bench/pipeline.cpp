@@ -44,16 +44,24 @@ ls::Tensor take_time(const ls::Tensor& like, double milliseconds) {
   return ls::full(like.sizes(), stage_clock);
 }
 
+/// Half of its time is for the input's gradient, half for the weight's.
 struct SleepBackward final : ls::Node {
   const char* name() const override { return "SleepBackward"; }
-  ls::TensorList apply(ls::TensorList grads) override { return {take_time(grads[0], kBackward)}; }
+  bool gradients_are_apart() const override { return true; }
+  ls::TensorList apply(ls::TensorList grads) override {
+    ls::TensorList result(2);
+    if (needs_grad(0)) result[0] = take_time(grads[0], kBackward / 2);
+    if (needs_grad(1)) take_time(result[1] = ls::zeros({16}), kBackward / 2);
+    return result;
+  }
 };
 
 struct Sleeper : ls::nn::Module {
-  ls::nn::Parameter zero{this, "zero", ls::zeros({16})};
+  ls::nn::Parameter zero{this, "zero", ls::zeros({16})};  // so that the first layer's input needs a gradient too
+  ls::nn::Parameter weight{this, "weight", ls::zeros({16})};
   ls::Tensor forward(ls::Tensor x) override {
     const ls::Tensor out = take_time(x, kForward), y = x + zero;
-    ls::record<SleepBackward>(out, {&y});
+    ls::record<SleepBackward>(out, {&y, &weight});
     return out;
   }
 };
@@ -98,7 +106,7 @@ void measure_bubbles(bool quick) {
   for (const std::int64_t m : quick ? std::vector<std::int64_t>{4} : std::vector<std::int64_t>{4, 8})
     for (const auto& [schedule, chunks] :
          {std::pair{PipelineSchedule::gpipe, 1}, std::pair{PipelineSchedule::one_forward_one_backward, 1},
-          std::pair{PipelineSchedule::interleaved, 2}})
+          std::pair{PipelineSchedule::interleaved, 2}, std::pair{PipelineSchedule::zero_bubble, 1}})
       cases.push_back({schedule, chunks, m});
   const int steps = quick ? 1 : 2;
   // What one stage takes, without anybody to wait for.
@@ -122,7 +130,9 @@ void measure_bubbles(bool quick) {
           for (std::size_t i = 0; i < cases.size(); ++i) {
             const auto& [schedule, chunks, m] = cases[i];
             const StepTime took = step_time(job, schedule, chunks, m, steps);
-            const double theory = (stages - 1.0) / static_cast<double>(chunks * m + stages - 1);
+            // Interleaved: a micro-batch in so many turns; zero bubble: in three parts.
+            const std::int64_t turns = schedule == PipelineSchedule::zero_bubble ? 3 : chunks;
+            const double theory = (stages - 1.0) / static_cast<double>(turns * m + stages - 1);
             if (rank == 0)
               std::printf("| %d | %s | %d | %.1f | %.3f | %.3f | %.3f |\n", stages, to_string(schedule).c_str(),
                           static_cast<int>(m), took.wall, 1.0 - alone[i].wall / (stages * took.wall),

@@ -67,7 +67,7 @@ void add_options(training::Program& program, Options& o) {
       "--schedule", o.mesh.schedule,
       "Order in which the stages of --mesh compute their micro-batches, which are the logical shards, or "
       "the slices of --accumulate",
-      {"gpipe", "1f1b", "interleaved"});
+      {"gpipe", "1f1b", "interleaved", "zero-bubble"});
   program.add_option("--chunks", o.mesh.chunks, "Runs of layers that a stage of an interleaved schedule has", 1.0,
                      1024.0);
   program.add_flag(

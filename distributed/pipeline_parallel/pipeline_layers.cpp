@@ -8,17 +8,18 @@
 namespace lockstep::distributed {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, PipelineSchedule>, 3> kSchedules{
+constexpr std::array<std::pair<std::string_view, PipelineSchedule>, 4> kSchedules{
     {{"gpipe", PipelineSchedule::gpipe},
      {"1f1b", PipelineSchedule::one_forward_one_backward},
-     {"interleaved", PipelineSchedule::interleaved}}};
+     {"interleaved", PipelineSchedule::interleaved},
+     {"zero-bubble", PipelineSchedule::zero_bubble}}};
 
 }  // namespace
 
 PipelineSchedule parse_pipeline_schedule(std::string_view text) {
   for (const auto& [name, schedule] : kSchedules)
     if (name == text) return schedule;
-  throw Error(fmt::format("there is no pipeline schedule '{}'; expected gpipe, 1f1b or interleaved", text));
+  throw Error(fmt::format("there is no pipeline schedule '{}'; expected gpipe, 1f1b, interleaved or zero-bubble", text));
 }
 
 std::string to_string(PipelineSchedule schedule) {

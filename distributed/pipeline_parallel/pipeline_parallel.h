@@ -27,9 +27,10 @@ enum class PipelineSchedule : std::uint8_t {
   gpipe,                     ///< all forwards, then all backwards
   one_forward_one_backward,  ///< in turn: fewer activations
   interleaved,               ///< several chunks of layers a stage: a smaller bubble, more messages
+  zero_bubble,               ///< as in turn, weights' gradients where a stage would wait: a third of the bubble
 };
 
-/// "gpipe", "1f1b" and "interleaved", and back. Throws Error, listing them, for another text.
+/// "gpipe", "1f1b", "interleaved" and "zero-bubble", and back. Throws Error, listing them, for another text.
 PipelineSchedule parse_pipeline_schedule(std::string_view text);
 std::string to_string(PipelineSchedule schedule);
 

@@ -46,11 +46,18 @@ class PipelineRunner final : public StepRunner {
     Tensor input;  // a leaf, of all chunks but the first
     Tensor output;
     double factor = 1.0;  // of the last chunk's loss
+    // When the input's gradient is computed, of the weights': what is left, from which output on.
+    DeferredGradients deferred;
+    std::vector<Tensor> roots, seeds;
   };
 
   void clear();
   void forward(const PipelineAction& action, const LossFunction& loss);
+  static void add_root(Held& held, const Tensor& root, const Tensor& seed);
+  Held& held_with_output(const PipelineAction& action);
+  void backward_input(const PipelineAction& action);
   void backward(const PipelineAction& action);
+  void send_input_gradient(const PipelineAction& action, const Tensor& gradient);
   LossValue loss_of(const Tensor& output, const data::Batch& samples, const PipelineAction& action,
                     const LossFunction& loss);
   data::Batch samples_of(std::size_t share) const;
@@ -120,9 +127,12 @@ void PipelineRunner::begin(const data::Batch& part, std::uint64_t step, const Lo
   if (sums_) sums_->begin();
   const std::int64_t micro_batches = std::ssize(shares_);
   state_.links->begin(state_.incoming(micro_batches, sums_ != nullptr), {micro_batches, part.size()});
-  for (const PipelineAction& action : state_.lists(micro_batches)[static_cast<std::size_t>(state_.group->rank())]) {
+  for (const PipelineAction& action :
+       state_.lists(micro_batches, sums_ != nullptr)[static_cast<std::size_t>(state_.group->rank())]) {
     if (action.pass == PipelineAction::Pass::forward)
       forward(action, loss);
+    else if (action.pass == PipelineAction::Pass::input)
+      backward_input(action);
     else
       backward(action);
   }
@@ -181,34 +191,62 @@ LossValue PipelineRunner::loss_of(const Tensor& output, const data::Batch& sampl
   return *result;
 }
 
+void PipelineRunner::add_root(Held& held, const Tensor& root, const Tensor& seed) {
+  if (!seed.defined() || !root.requires_grad()) return;
+  held.roots.push_back(root);
+  held.seeds.push_back(seed);
+}
+
+// Where backward begins.
+PipelineRunner::Held& PipelineRunner::held_with_output(const PipelineAction& action) {
+  const auto [share, chunk] = std::pair(action.micro_batch, action.chunk);
+  Held& held = held_.find({share, chunk})->second;
+  if (chunk == state_.last_chunk())
+    add_root(held, held.output, full(held.output.sizes(), held.factor / assumed_ * scale_, options_of(held.output)));
+  else
+    add_root(held, held.output, state_.links->take({Kind::gradient, share, chunk, 0}).tensor);
+  held.output = {};
+  return held;
+}
+
+void PipelineRunner::backward_input(const PipelineAction& action) {
+  Held& held = held_with_output(action);
+  Tensor gradient;
+  if (!held.roots.empty() && held.input.defined() && held.input.requires_grad()) {
+    state_.guarded(action.chunk, action.micro_batch, "backward",
+                   [&] { gradient = Engine::backward_to(held.input, held.roots, held.seeds, held.deferred); });
+    held.roots.clear();
+    held.seeds.clear();
+  }
+  held.input = {};
+  send_input_gradient(action, gradient);
+}
+
+// Of the weights alone where the input has its gradient.
 void PipelineRunner::backward(const PipelineAction& action) {
+  const bool whole = action.pass == PipelineAction::Pass::backward;
   const int chunk = action.chunk;
   const std::int64_t m = action.micro_batch;
-  const Held held = std::move(held_.extract({m, chunk}).mapped());
-  std::vector<Tensor> roots, seeds;
-  const auto add = [&](const Tensor& root, const Tensor& seed) {
-    if (!seed.defined() || !root.requires_grad()) return;
-    roots.push_back(root);
-    seeds.push_back(seed);
+  Held& held = whole ? held_with_output(action) : held_.find({m, chunk})->second;
+  const auto run = [&] {
+    state_.guarded(chunk, m, "backward", [&] {
+      Engine::backward_deferred(std::exchange(held.deferred, {}), std::exchange(held.roots, {}),
+                                std::exchange(held.seeds, {}));
+    });
   };
-  if (chunk == state_.last_chunk())
-    add(held.output, full(held.output.sizes(), held.factor / assumed_ * scale_, options_of(held.output)));
-  else
-    add(held.output, state_.links->take({Kind::gradient, m, chunk, 0}).tensor);
-  // What later chunks have found for the parameters that they have in common with this one comes first, as it does in
-  // one backward pass through all layers.
+  // In lockstep mode, what later chunks have found for the parameters that they have in common with this one comes
+  // first, as it does in one backward pass through all layers. Otherwise nothing here waits for it.
+  if (!sums_) run();
   for (std::size_t t = 0; t < state_.tied.size(); ++t) {
     const auto& tied = state_.tied[t];
     const auto here = std::ranges::find(tied.chunks, chunk);
     if (here == tied.chunks.end() || here + 1 == tied.chunks.end() || !travels(tied, *(here + 1), chunk, m)) continue;
-    add(tied.parameter.tensor, state_.links->take({Kind::tied, m, chunk, static_cast<int>(t)}).tensor);
+    add_root(held, tied.parameter.tensor, state_.links->take({Kind::tied, m, chunk, static_cast<int>(t)}).tensor);
   }
-  if (!roots.empty()) state_.guarded(chunk, m, "backward", [&] { Engine::backward(roots, seeds); });
-  if (chunk > 0) {
-    const Tensor grad = held.input.requires_grad() ? held.input.grad() : Tensor();
-    state_.links->send(state_.stage_of(chunk - 1), {Kind::gradient, m, chunk - 1, 0},
-                       {grad.defined() ? as_contiguous(grad) : grad});
-  }
+  run();
+  if (whole)
+    send_input_gradient(action, held.input.defined() && held.input.requires_grad() ? held.input.grad() : Tensor());
+  held_.erase({m, chunk});
   for (std::size_t t = 0; t < state_.tied.size(); ++t) {
     const auto& tied = state_.tied[t];
     const auto here = std::ranges::find(tied.chunks, chunk);
@@ -220,6 +258,12 @@ void PipelineRunner::backward(const PipelineAction& action) {
   }
   if (sums_) sums_->keep(shares_[static_cast<std::size_t>(m)].index, state_.place_of(chunk));
   if (when_final_ && m + 1 == std::ssize(shares_)) when_final_(state_.place_of(chunk));
+}
+
+void PipelineRunner::send_input_gradient(const PipelineAction& action, const Tensor& gradient) {
+  if (action.chunk == 0) return;
+  state_.links->send(state_.stage_of(action.chunk - 1), {Kind::gradient, action.micro_batch, action.chunk - 1, 0},
+                     {gradient.defined() ? as_contiguous(gradient) : gradient});
 }
 
 // Of the last stage, which alone knows the losses, to the others.

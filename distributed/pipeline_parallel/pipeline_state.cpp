@@ -264,11 +264,24 @@ Tensor PipelineParallel::State::run_chunk(int chunk, Tensor x, std::int64_t micr
   return x;
 }
 
-const std::vector<std::vector<PipelineAction>>& PipelineParallel::State::lists(std::int64_t micro_batches) {
-  std::vector<std::vector<PipelineAction>>& lists = lists_[micro_batches];
+// By stage, for one chunk a stage.
+std::vector<int> PipelineParallel::State::stages_tied_to() const {
+  std::vector<int> to(static_cast<std::size_t>(stages()), -1);
+  for (const Tied& each : tied)
+    for (std::size_t i = 0; i + 1 < each.chunks.size(); ++i) {
+      int& latest = to[static_cast<std::size_t>(stage_of(each.chunks[i]))];
+      latest = std::max(latest, stage_of(each.chunks[i + 1]));
+    }
+  return to;
+}
+
+const std::vector<std::vector<PipelineAction>>& PipelineParallel::State::lists(std::int64_t micro_batches,
+                                                                               bool by_shard) {
+  std::vector<std::vector<PipelineAction>>& lists = lists_[{micro_batches, by_shard}];
   if (lists.empty())
     for (int stage = 0; stage < stages(); ++stage)
-      lists.push_back(pipeline_actions(options.schedule, micro_batches, stages(), options.chunks, stage));
+      lists.push_back(pipeline_actions(options.schedule, micro_batches, stages(), options.chunks, stage,
+                                       by_shard ? stages_tied_to() : std::vector<int>()));
   return lists;
 }
 
@@ -283,15 +296,16 @@ std::vector<std::deque<StageKey>> PipelineParallel::State::incoming(std::int64_t
   for (int sender = 0; sender < stages(); ++sender) {
     if (sender == me) continue;
     auto& messages = from[static_cast<std::size_t>(sender)];
-    for (const PipelineAction& action : lists(micro_batches)[static_cast<std::size_t>(sender)]) {
+    for (const PipelineAction& action : lists(micro_batches, by_shard)[static_cast<std::size_t>(sender)]) {
       const std::int64_t m = action.micro_batch;
       if (action.pass == PipelineAction::Pass::forward) {
         if (action.chunk < last_chunk() && is_mine(action.chunk + 1))
           messages.push_back({StageKey::Kind::activation, m, action.chunk + 1, 0});
         continue;
       }
-      if (action.chunk > 0 && is_mine(action.chunk - 1))
+      if (action.pass != PipelineAction::Pass::weights && action.chunk > 0 && is_mine(action.chunk - 1))
         messages.push_back({StageKey::Kind::gradient, m, action.chunk - 1, 0});
+      if (action.pass == PipelineAction::Pass::input) continue;
       for (std::size_t t = 0; t < tied.size(); ++t) {
         const std::vector<int>& users = tied[t].chunks;
         const auto here = std::ranges::find(users, action.chunk);

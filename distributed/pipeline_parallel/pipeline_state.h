@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/distributed/parallel/share_runner.h"
@@ -60,8 +61,8 @@ class PipelineParallel::State final : public ModelPart {
   std::string layers_in(int chunk) const;
   std::string describe(const StageKey& key) const;
 
-  /// What each stage does for so many micro-batches.
-  const std::vector<std::vector<PipelineAction>>& lists(std::int64_t micro_batches);
+  /// What each stage does for so many micro-batches; `by_shard`: tied gradients travel for each of them.
+  const std::vector<std::vector<PipelineAction>>& lists(std::int64_t micro_batches, bool by_shard);
   /// Whether the gradient of a tied parameter travels from `from` to the chunk that uses it before.
   bool tied_travels(int from, int to, std::int64_t micro_batch, std::int64_t micro_batches, bool by_shard) const;
   /// What the other stages send this one in a step, in their order.
@@ -86,7 +87,9 @@ class PipelineParallel::State final : public ModelPart {
   void agree();
   void drop_others();
 
-  std::map<std::int64_t, std::vector<std::vector<PipelineAction>>> lists_;
+  std::vector<int> stages_tied_to() const;
+
+  std::map<std::pair<std::int64_t, bool>, std::vector<std::vector<PipelineAction>>> lists_;
   std::vector<std::unique_ptr<nn::Module>> parameters_of_;  // by layer, for recomputation
   std::size_t at_layer_ = 0;                                // that runs, for errors
   bool in_layer_ = false;

@@ -47,7 +47,44 @@ std::int64_t forwards_ahead(int stages, int chunks, int stage) {
   return chunks == 1 ? after : 2 * after + std::int64_t{chunks - 1} * stages;
 }
 
-Lists lists_of(PipelineSchedule schedule, std::int64_t micro_batches, int stages, int chunks) {
+/// The backward passes cut in two, the weights' gradients `behind` micro-batches behind the input's.
+std::vector<PipelineAction> with_weights_behind(const std::vector<PipelineAction>& actions, std::int64_t behind) {
+  std::vector<PipelineAction> result, inputs;
+  std::size_t next = 0;
+  const auto weights = [&](std::size_t until) {
+    for (; next < until; ++next) {
+      result.push_back(inputs[next]);
+      result.back().pass = Pass::weights;
+    }
+  };
+  for (PipelineAction action : actions) {
+    if (action.pass == Pass::backward) {
+      action.pass = Pass::input;
+      inputs.push_back(action);
+    }
+    result.push_back(action);
+    if (action.pass == Pass::input && std::ssize(inputs) > behind)
+      weights(inputs.size() - static_cast<std::size_t>(behind));
+  }
+  weights(inputs.size());
+  return result;
+}
+
+/// How far a stage leaves its weights' gradients behind. Another one to which it is tied has those of a micro-batch so
+/// many micro-batches after their input's as its own number says; the gradient takes a third of one from stage to
+/// stage.
+std::int64_t weights_behind(int stage, int tied_to) {
+  return tied_to < 0 ? stage : std::max(stage, tied_to - (tied_to - stage) / 3);
+}
+
+Lists lists_of(PipelineSchedule schedule, std::int64_t micro_batches, int stages, int chunks,
+               const std::vector<int>& tied_to) {
+  if (schedule == PipelineSchedule::zero_bubble) {
+    Lists lists = lists_of(PipelineSchedule::one_forward_one_backward, micro_batches, stages, chunks, {});
+    for (std::size_t s = 0; s < lists.size(); ++s)
+      lists[s] = with_weights_behind(lists[s], weights_behind(static_cast<int>(s), tied_to.empty() ? -1 : tied_to[s]));
+    return lists;
+  }
   // A last group of micro-batches that is smaller than the others may need more forwards ahead than whole groups do.
   for (std::int64_t more = 0;; ++more) {
     Lists lists;
@@ -62,14 +99,14 @@ Lists lists_of(PipelineSchedule schedule, std::int64_t micro_batches, int stages
 }  // namespace
 
 std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, std::int64_t micro_batches, int stages,
-                                             int chunks, int stage) {
+                                             int chunks, int stage, const std::vector<int>& tied_to) {
   LOCKSTEP_CHECK(micro_batches >= 0 && stages >= 1 && chunks >= 1 && stage >= 0 && stage < stages,
                  "[pipeline] there is no stage {} in a schedule of {} micro-batches, {} stages and {} chunks a stage",
                  stage, micro_batches, stages, chunks);
   LOCKSTEP_CHECK(chunks == 1 || schedule == PipelineSchedule::interleaved,
                  "[pipeline] {} chunks a stage are for the interleaved schedule, not for {}", chunks,
                  to_string(schedule));
-  return lists_of(schedule, micro_batches, stages, chunks)[static_cast<std::size_t>(stage)];
+  return lists_of(schedule, micro_batches, stages, chunks, tied_to)[static_cast<std::size_t>(stage)];
 }
 
 double PipelineTiming::bubble() const {
@@ -78,7 +115,7 @@ double PipelineTiming::bubble() const {
   return total == 0.0 ? 0.0 : 1.0 - sum / (total * static_cast<double>(busy.size()));
 }
 
-PipelineTiming time_of(const Lists& lists, double forward, double backward) {
+PipelineTiming time_of(const Lists& lists, double forward, double backward, const std::vector<int>& tied_to) {
   PipelineTiming timing;
   const std::size_t stages = lists.size();
   int last_chunk = 0;
@@ -97,9 +134,13 @@ PipelineTiming time_of(const Lists& lists, double forward, double backward) {
       const auto found = done.find({pass, action.micro_batch, chunk});
       at = found == done.end() || at < 0.0 ? -1.0 : std::max(at, found->second);
     };
-    if (action.pass == Pass::forward && action.chunk > 0) wait_for(Pass::forward, action.chunk - 1);
-    if (action.pass == Pass::backward) wait_for(Pass::forward, action.chunk);
-    if (action.pass == Pass::backward && action.chunk < last_chunk) wait_for(Pass::backward, action.chunk + 1);
+    const Pass pass = action.pass;
+    if (pass == Pass::forward && action.chunk > 0) wait_for(Pass::forward, action.chunk - 1);
+    if (pass == Pass::backward || pass == Pass::input) wait_for(Pass::forward, action.chunk);
+    if ((pass == Pass::backward || pass == Pass::input) && action.chunk < last_chunk) wait_for(pass, action.chunk + 1);
+    if (pass == Pass::weights) wait_for(Pass::input, action.chunk);
+    if (pass == Pass::weights && !tied_to.empty())
+      if (const int tied = tied_to[static_cast<std::size_t>(action.chunk)]; tied >= 0) wait_for(Pass::weights, tied);
     return at;
   };
   for (bool moved = true; moved;) {
@@ -109,11 +150,12 @@ PipelineTiming time_of(const Lists& lists, double forward, double backward) {
         const PipelineAction& action = lists[s][next[s]];
         const double inputs = ready(action);
         if (inputs < 0.0) break;
-        const bool is_forward = action.pass == Pass::forward;
-        const double takes = is_forward ? forward : backward;
+        const double takes = action.pass == Pass::forward    ? forward
+                             : action.pass == Pass::backward ? backward
+                                                             : backward / 2;
         clock[s] = std::max(clock[s], inputs) + takes;
         timing.busy[s] += takes;
-        alive[s] += is_forward ? 1 : -1;
+        alive[s] += action.pass == Pass::forward ? 1 : action.pass == Pass::input ? 0 : -1;
         timing.held[s] = std::max(timing.held[s], alive[s]);
         done[{action.pass, action.micro_batch, action.chunk}] = clock[s];
       }

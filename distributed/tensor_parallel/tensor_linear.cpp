@@ -71,6 +71,7 @@ class Pieces {
 class ColumnParallelLinearBackward final : public Node {
  public:
   const char* name() const override { return "ColumnParallelLinearBackward"; }
+  bool gradients_are_apart() const override { return !tokens; }  // all tokens would be gathered twice
 
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};
@@ -121,6 +122,7 @@ class ColumnParallelLinearBackward final : public Node {
 class RowParallelLinearBackward final : public Node {
  public:
   const char* name() const override { return "RowParallelLinearBackward"; }
+  bool gradients_are_apart() const override { return !tokens; }  // all tokens would be gathered twice
 
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};

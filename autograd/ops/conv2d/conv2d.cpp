@@ -25,6 +25,7 @@ bool no_products(const Conv2dGeometry& g) {
 class Conv2dBackward final : public Node {
  public:
   const char* name() const override { return "Conv2dBackward"; }
+  bool gradients_are_apart() const override { return true; }
 
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};

@@ -18,6 +18,7 @@ namespace {
 class ConvTranspose2dBackward final : public Node {
  public:
   const char* name() const override { return "ConvTranspose2dBackward"; }
+  bool gradients_are_apart() const override { return true; }
   TensorList apply(TensorList grads) override {
     TensorList result(2);
     if (!grads[0].defined()) return result;

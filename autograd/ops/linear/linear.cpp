@@ -30,6 +30,7 @@ Tensor as_rows(const Tensor& t, std::int64_t rows, std::int64_t columns) {
 class LinearBackward final : public Node {
  public:
   const char* name() const override { return "LinearBackward"; }
+  bool gradients_are_apart() const override { return true; }
 
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor(), Tensor()};

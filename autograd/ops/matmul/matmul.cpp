@@ -114,6 +114,7 @@ Tensor reshaped(const Tensor& t, const Shape& sizes) {
 class MatmulBackward final : public Node {
  public:
   const char* name() const override { return "MatmulBackward"; }
+  bool gradients_are_apart() const override { return true; }
 
   TensorList apply(TensorList grads) override {
     TensorList result{Tensor(), Tensor()};

@@ -23,11 +23,14 @@ Lists lists_of(PipelineSchedule schedule, std::int64_t micro_batches, int stages
   return lists;
 }
 
+const char* letter_of(Pass pass) {
+  return pass == Pass::forward ? "F" : pass == Pass::backward ? "B" : pass == Pass::input ? "I" : "W";
+}
+
 std::string text_of(const std::vector<PipelineAction>& actions) {
   std::string text;
   for (const PipelineAction& action : actions)
-    text +=
-        fmt::format("{}{}{}", text.empty() ? "" : " ", action.pass == Pass::forward ? "F" : "B", action.micro_batch);
+    text += fmt::format("{}{}{}", text.empty() ? "" : " ", letter_of(action.pass), action.micro_batch);
   return text;
 }
 
@@ -38,13 +41,15 @@ void expect_sound(PipelineSchedule schedule, std::int64_t m, int p, int k) {
   const Lists lists = lists_of(schedule, m, p, k);
   for (int s = 0; s < p; ++s) {
     const auto& list = lists[static_cast<std::size_t>(s)];
-    ASSERT_EQ(std::ssize(list), 2 * m * k);
+    ASSERT_EQ(std::ssize(list), (schedule == zero_bubble ? 3 : 2) * m * k);
     std::map<std::pair<Pass, int>, std::int64_t> next;
     for (const PipelineAction& action : list) {
       ASSERT_EQ(action.chunk % p, s);
       ASSERT_LT(action.chunk, p * k);
       ASSERT_EQ(action.micro_batch, (next[{action.pass, action.chunk}]++)) << "in order, each once";
-      if (action.pass == Pass::backward) {
+      if (action.pass == Pass::weights) {
+        ASSERT_LT(action.micro_batch, (next[{Pass::input, action.chunk}])) << "after its input's";
+      } else if (action.pass != Pass::forward) {
         ASSERT_LT(action.micro_batch, (next[{Pass::forward, action.chunk}])) << "after its forward";
       }
     }
@@ -58,6 +63,7 @@ TEST(PipelineScheduleOf, AnyNumbersIsSound) {
     for (std::int64_t m = 0; m <= 13; ++m) {
       expect_sound(gpipe, m, p, 1);
       expect_sound(one_forward_one_backward, m, p, 1);
+      expect_sound(zero_bubble, m, p, 1);
       for (const int k : {1, 2, 3}) expect_sound(interleaved, m, p, k);
     }
 }
@@ -66,6 +72,8 @@ TEST(PipelineScheduleOf, IsWhatThePapersDraw) {
   EXPECT_EQ(text_of(pipeline_actions(gpipe, 3, 2, 1, 0)), "F0 F1 F2 B0 B1 B2");
   EXPECT_EQ(text_of(pipeline_actions(one_forward_one_backward, 4, 3, 1, 0)), "F0 F1 F2 B0 F3 B1 B2 B3");
   EXPECT_EQ(text_of(pipeline_actions(one_forward_one_backward, 4, 3, 1, 2)), "F0 B0 F1 B1 F2 B2 F3 B3");
+  EXPECT_EQ(text_of(pipeline_actions(zero_bubble, 4, 3, 1, 0)), "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3");
+  EXPECT_EQ(text_of(pipeline_actions(zero_bubble, 4, 3, 1, 2)), "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3");
   const auto chunks_of = [](const std::vector<PipelineAction>& actions) {
     std::string text;
     for (const PipelineAction& action : actions)
@@ -104,6 +112,34 @@ TEST(PipelineScheduleOf, WaitsAsLongAsTheFormulaSays) {
       }
 }
 
+// A third of 1F1B's, with as many micro-batches on every stage as that has on the first.
+TEST(PipelineScheduleOf, ZeroBubbleWaitsAThird) {
+  for (const int p : {1, 2, 4, 8})
+    for (const std::int64_t m : {8, 9, 32}) {
+      const PipelineTiming timing = time_of(lists_of(zero_bubble, m, p));
+      EXPECT_NEAR(timing.bubble(), (p - 1.0) / static_cast<double>(3 * m + p - 1), 1e-12) << p << " stages, " << m;
+      for (const std::int64_t held : timing.held) EXPECT_EQ(held, p);
+    }
+}
+
+// First and last stage have a parameter in common, and its gradient travels for each micro-batch.
+TEST(PipelineScheduleOf, ZeroBubbleWaitsForTiedGradientsWithoutStanding) {
+  for (const int p : {2, 3, 4, 8})
+    for (const std::int64_t m : {1, 2, 5, 16}) {
+      std::vector<int> tied(static_cast<std::size_t>(p), -1);
+      tied.front() = p - 1;
+      Lists lists;
+      for (int s = 0; s < p; ++s) lists.push_back(pipeline_actions(zero_bubble, m, p, 1, s, tied));
+      const PipelineTiming timing = time_of(lists, 1.0, 2.0, tied);
+      ASSERT_TRUE(timing.completes);
+      EXPECT_LE(timing.total, 3.0 * static_cast<double>(m) + (m < 8 ? 3.0 : 1.75) * (p - 1) + 1) << p << ", " << m;
+      EXPECT_LE(*std::ranges::max_element(timing.held), 2 * p);
+    }
+  // Without leaving them behind, the first stage would stand for each.
+  const std::vector<int> tied{1, -1};
+  EXPECT_GE(time_of(lists_of(zero_bubble, 16, 2), 1.0, 2.0, tied).total, 3.0 * 16 + 16);
+}
+
 // A list whose backward comes before its forward does not complete: the check of the tests above can fail.
 TEST(PipelineScheduleOf, AListOutOfOrderDoesNotComplete) {
   Lists lists = lists_of(one_forward_one_backward, 3, 2);
@@ -119,10 +155,11 @@ TEST(PipelineScheduleOf, NumbersOutOfRangeAreRefused) {
   EXPECT_NE(error_of([] { pipeline_actions(gpipe, 3, 2, 1, 2); }).find("there is no stage 2"), std::string::npos);
   EXPECT_NE(error_of([] { pipeline_actions(gpipe, 3, 2, 2, 0); }).find("for the interleaved schedule"),
             std::string::npos);
-  for (const PipelineSchedule each : {gpipe, one_forward_one_backward, interleaved})
+  for (const PipelineSchedule each : {gpipe, one_forward_one_backward, interleaved, zero_bubble})
     EXPECT_EQ(parse_pipeline_schedule(to_string(each)), each);
-  EXPECT_NE(error_of([] { parse_pipeline_schedule("zigzag"); }).find("expected gpipe, 1f1b or interleaved"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([] { parse_pipeline_schedule("zigzag"); }).find("expected gpipe, 1f1b, interleaved or zero-bubble"),
+      std::string::npos);
 }
 
 // Against all possible cuts.
