@@ -75,7 +75,8 @@ TEST_F(MeshPrograms, PipelinesGiveTheHashOfOneProcess) {
   const std::string one = hash(3, dropout);
   for (const Arguments& mesh : {Arguments{"--mesh", "pipeline=2"}, Arguments{"--mesh", "pipeline=2,data=2"},
                                 Arguments{"--mesh", "pipeline=4", "--schedule", "gpipe", "--recompute"},
-                                Arguments{"--mesh", "pipeline=2", "--schedule", "interleaved", "--chunks", "3"}})
+                                Arguments{"--mesh", "pipeline=2", "--schedule", "interleaved", "--chunks", "3"},
+                                Arguments{"--mesh", "pipeline=3", "--schedule", "zero-bubble"}})
     EXPECT_EQ(hash(3, dropout + mesh), one) << mesh[1];
 }
 

@@ -235,13 +235,17 @@ constexpr double kForward = 1.0, kBackward = 2.0;
 struct Timed final : nn::Module {
   explicit Timed(std::shared_ptr<double> clock) : clock(std::move(clock)) {}
   std::shared_ptr<double> clock;
-  nn::Parameter zero{this, "zero", zeros({1})};
+  nn::Parameter zero{this, "zero", zeros({1})}, weight{this, "weight", zeros({1})};
 
   struct Backward final : Node {
     const char* name() const override { return "Timed"; }
+    bool gradients_are_apart() const override { return true; }
     TensorList apply(TensorList grads) override {
-      *clock = std::max(*clock, grads[0].max().item<double>()) + kBackward;
-      return {full(grads[0].sizes(), *clock)};
+      TensorList result(2);
+      *clock = std::max(*clock, grads[0].max().item<double>());
+      for (const std::size_t i : {1, 0})  // so that the input's gradient comes when all is done
+        if (needs_grad(i)) result[i] = full(i == 0 ? grads[0].sizes() : Shape{1}, *clock += kBackward / 2);
+      return result;
     }
     std::shared_ptr<double> clock;
   };
@@ -249,7 +253,7 @@ struct Timed final : nn::Module {
   Tensor forward(Tensor x) override {
     *clock = std::max(*clock, x.max().item<double>()) + kForward;
     const Tensor y = x + zero, out = full(x.sizes(), *clock);
-    if (Backward* const node = record<Backward>(out, {&y})) node->clock = clock;
+    if (Backward* const node = record<Backward>(out, {&y, &weight})) node->clock = clock;
     return out;
   }
 };
@@ -277,10 +281,11 @@ TEST(PipelineTime, StagesWaitAsLongAsTheoryHasThem) {
   for (const int stages : {2, 4})
     run_in(stages, [&](const ProcessGroupPtr& group) {
       for (const std::int64_t m : {4, 8})
-        for (const auto& [schedule, chunks] :
-             {std::pair{gpipe, 1}, std::pair{one_forward_one_backward, 1}, std::pair{interleaved, 2}})
+        for (const auto& [schedule, chunks] : {std::pair{gpipe, 1}, std::pair{one_forward_one_backward, 1},
+                                               std::pair{interleaved, 2}, std::pair{zero_bubble, 1}})
           EXPECT_NEAR(bubble_of(group, schedule, chunks, m),
-                      (stages - 1.0) / static_cast<double>(chunks * m + stages - 1), 1e-6)
+                      (stages - 1.0) / static_cast<double>((schedule == zero_bubble ? 3 : chunks) * m + stages - 1),
+                      1e-6)
               << to_string(schedule) << " " << stages << " " << m;
     });
 }
