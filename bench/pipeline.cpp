@@ -109,7 +109,8 @@ void measure_bubbles(bool quick) {
   for (const std::int64_t m : quick ? std::vector<std::int64_t>{4} : std::vector<std::int64_t>{4, 8})
     for (const auto& [schedule, chunks] :
          {std::pair{PipelineSchedule::gpipe, 1}, std::pair{PipelineSchedule::one_forward_one_backward, 1},
-          std::pair{PipelineSchedule::interleaved, 2}, std::pair{PipelineSchedule::zero_bubble, 1}})
+          std::pair{PipelineSchedule::interleaved, 2}, std::pair{PipelineSchedule::zero_bubble, 1},
+          std::pair{PipelineSchedule::zero_bubble, 2}})
       cases.push_back({schedule, chunks, m});
   const int steps = quick ? 1 : 2;
   // What one stage takes, without anybody to wait for.
@@ -134,7 +135,7 @@ void measure_bubbles(bool quick) {
             const auto& [schedule, chunks, m] = cases[i];
             const StepTime took = step_time(job, schedule, chunks, m, steps);
             // Interleaved: a micro-batch in so many turns; zero bubble: in three parts.
-            const std::int64_t turns = schedule == PipelineSchedule::zero_bubble ? 3 : chunks;
+            const std::int64_t turns = (schedule == PipelineSchedule::zero_bubble ? 3 : 1) * chunks;
             const double theory = (stages - 1.0) / static_cast<double>(turns * m + stages - 1);
             if (rank == 0)
               std::printf("| %d | %s | %d | %.1f | %.3f | %.3f | %.3f |\n", stages, to_string(schedule).c_str(),

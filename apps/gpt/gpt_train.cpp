@@ -68,8 +68,8 @@ void add_options(training::Program& program, Options& o) {
       "Order in which the stages of --mesh compute their micro-batches, which are the logical shards, or "
       "the slices of --accumulate",
       {"gpipe", "1f1b", "interleaved", "zero-bubble"});
-  program.add_option("--chunks", o.mesh.chunks, "Runs of layers that a stage of an interleaved schedule has", 1.0,
-                     1024.0);
+  program.add_option("--chunks", o.mesh.chunks,
+                     "Runs of layers that a stage of an interleaved or zero-bubble schedule has", 1.0, 1024.0);
   program.add_flag(
       "--sequence-parallel", o.mesh.sequence_parallel,
       "Divide tokens too, where --mesh tensor=N divides layers: norms, dropout and activations between these");

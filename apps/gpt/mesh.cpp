@@ -16,16 +16,17 @@ std::int64_t parts_of(const training::WorkerOptions& workers) {
 }  // namespace
 
 void check_mesh(const Config& config, const training::WorkerOptions& workers, const MeshChoice& choice) {
-  const bool interleaved =
-      distributed::parse_pipeline_schedule(choice.schedule) == distributed::PipelineSchedule::interleaved;
-  LOCKSTEP_CHECK(interleaved == (choice.chunks > 1),
-                 "--chunks {} does not go with --schedule {}; expected 2 or more with interleaved, 1 with the others",
+  using distributed::PipelineSchedule;
+  const PipelineSchedule schedule = distributed::parse_pipeline_schedule(choice.schedule);
+  LOCKSTEP_CHECK(choice.chunks > 1 ? may_interleave(schedule) : schedule != PipelineSchedule::interleaved,
+                 "--chunks {} does not go with --schedule {}; expected 2 or more with interleaved, 1 or more with "
+                 "zero-bubble, 1 with the others",
                  choice.chunks, choice.schedule);
   LOCKSTEP_CHECK(!choice.sequence_parallel || (workers.mesh && parts_of(workers) > 1),
                  "--sequence-parallel divides what lies between divided layers; pass --mesh with tensor above 1, or "
                  "--lockstep-tensor");
   if (!workers.mesh) {
-    LOCKSTEP_CHECK(!interleaved, "--schedule {} belongs to --mesh", choice.schedule);
+    LOCKSTEP_CHECK(!may_interleave(schedule), "--schedule {} belongs to --mesh", choice.schedule);
     return;
   }
   const std::int64_t stages = workers.mesh->pipeline, links = config.layers + 2, parts = parts_of(workers);

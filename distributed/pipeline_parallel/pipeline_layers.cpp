@@ -19,7 +19,8 @@ constexpr std::array<std::pair<std::string_view, PipelineSchedule>, 4> kSchedule
 PipelineSchedule parse_pipeline_schedule(std::string_view text) {
   for (const auto& [name, schedule] : kSchedules)
     if (name == text) return schedule;
-  throw Error(fmt::format("there is no pipeline schedule '{}'; expected gpipe, 1f1b, interleaved or zero-bubble", text));
+  throw Error(
+      fmt::format("there is no pipeline schedule '{}'; expected gpipe, 1f1b, interleaved or zero-bubble", text));
 }
 
 std::string to_string(PipelineSchedule schedule) {

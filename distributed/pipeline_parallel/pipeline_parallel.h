@@ -27,12 +27,16 @@ enum class PipelineSchedule : std::uint8_t {
   gpipe,                     ///< all forwards, then all backwards
   one_forward_one_backward,  ///< in turn: fewer activations
   interleaved,               ///< several chunks of layers a stage: a smaller bubble, more messages
-  zero_bubble,               ///< as in turn, weights' gradients where a stage would wait: a third of the bubble
+  zero_bubble,               ///< either of them, weights' gradients where a stage would wait: a third of the bubble
 };
 
 /// "gpipe", "1f1b", "interleaved" and "zero-bubble", and back. Throws Error, listing them, for another text.
 PipelineSchedule parse_pipeline_schedule(std::string_view text);
 std::string to_string(PipelineSchedule schedule);
+/// A stage may have several chunks of layers.
+constexpr bool may_interleave(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::interleaved || schedule == PipelineSchedule::zero_bubble;
+}
 
 /// One link of the chain that a model is.
 struct PipelineLayer {
@@ -50,7 +54,7 @@ std::vector<PipelineLayer> pipeline_layers(const nn::Sequential& chain);
 struct PipelineParallelOptions {
   ProcessGroupPtr group = nullptr;  ///< the ranks that are the stages, such as Mesh::pipeline(); null: this one alone
   PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward;
-  int chunks = 1;  ///< a stage has, of an interleaved schedule: 2 or more
+  int chunks = 1;  ///< a stage has: of the interleaved schedule 2 or more, of the zero-bubble one as many as one likes
   /// How many layers each chunk has. Empty: so that their `costs` are even.
   std::vector<std::int64_t> layers_of_chunks = {};
   /// What each layer costs, such as measure_layers() gives. Empty: the elements of its parameters.

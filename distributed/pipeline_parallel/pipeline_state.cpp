@@ -80,10 +80,10 @@ void PipelineParallel::State::check_layers() const {
                    "[PipelineParallel] layer '{}' has {} modules and no forward; say what it computes", layer.name,
                    layer.modules.size());
   }
-  const bool interleaved = options.schedule == PipelineSchedule::interleaved;
-  LOCKSTEP_CHECK(options.chunks >= 1 && interleaved == (options.chunks > 1),
+  LOCKSTEP_CHECK(options.chunks >= (options.schedule == PipelineSchedule::interleaved ? 2 : 1) &&
+                     (options.chunks == 1 || may_interleave(options.schedule)),
                  "[PipelineParallel] {} chunk(s) a stage with the schedule {}; expected 2 or more with interleaved, 1 "
-                 "with the others",
+                 "or more with zero-bubble, 1 with the others",
                  options.chunks, to_string(options.schedule));
   LOCKSTEP_CHECK(options.autocast == kFloat32 || options.autocast == kBFloat16 || options.autocast == kFloat16,
                  "[PipelineParallel] autocast is {}; expected bfloat16 or float16, or float32 for none",
@@ -264,13 +264,12 @@ Tensor PipelineParallel::State::run_chunk(int chunk, Tensor x, std::int64_t micr
   return x;
 }
 
-// By stage, for one chunk a stage.
-std::vector<int> PipelineParallel::State::stages_tied_to() const {
-  std::vector<int> to(static_cast<std::size_t>(stages()), -1);
+std::vector<int> PipelineParallel::State::chunks_tied_to() const {
+  std::vector<int> to(chunks.size(), -1);
   for (const Tied& each : tied)
     for (std::size_t i = 0; i + 1 < each.chunks.size(); ++i) {
-      int& latest = to[static_cast<std::size_t>(stage_of(each.chunks[i]))];
-      latest = std::max(latest, stage_of(each.chunks[i + 1]));
+      int& latest = to[static_cast<std::size_t>(each.chunks[i])];
+      latest = std::max(latest, each.chunks[i + 1]);
     }
   return to;
 }
@@ -281,7 +280,7 @@ const std::vector<std::vector<PipelineAction>>& PipelineParallel::State::lists(s
   if (lists.empty())
     for (int stage = 0; stage < stages(); ++stage)
       lists.push_back(pipeline_actions(options.schedule, micro_batches, stages(), options.chunks, stage,
-                                       by_shard ? stages_tied_to() : std::vector<int>()));
+                                       by_shard ? chunks_tied_to() : std::vector<int>()));
   return lists;
 }
 

@@ -87,7 +87,7 @@ class PipelineParallel::State final : public ModelPart {
   void agree();
   void drop_others();
 
-  std::vector<int> stages_tied_to() const;
+  std::vector<int> chunks_tied_to() const;
 
   std::map<std::pair<std::int64_t, bool>, std::vector<std::vector<PipelineAction>>> lists_;
   std::vector<std::unique_ptr<nn::Module>> parameters_of_;  // by layer, for recomputation

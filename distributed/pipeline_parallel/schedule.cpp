@@ -72,27 +72,25 @@ std::vector<PipelineAction> with_weights_behind(const std::vector<PipelineAction
 
 /// How far a stage leaves its weights' gradients behind. Another one to which it is tied has those of a micro-batch so
 /// many micro-batches after their input's as its own number says; the gradient takes a third of one from stage to
-/// stage.
-std::int64_t weights_behind(int stage, int tied_to) {
-  return tied_to < 0 ? stage : std::max(stage, tied_to - (tied_to - stage) / 3);
+/// stage. With several chunks a stage it has them long before.
+std::int64_t weights_behind(int stage, int chunks, const std::vector<int>& tied_to) {
+  const int tied = tied_to.empty() || chunks > 1 ? -1 : tied_to[static_cast<std::size_t>(stage)];
+  return tied < 0 ? stage : std::max(stage, tied - (tied - stage) / 3);
 }
 
 Lists lists_of(PipelineSchedule schedule, std::int64_t micro_batches, int stages, int chunks,
                const std::vector<int>& tied_to) {
-  if (schedule == PipelineSchedule::zero_bubble) {
-    Lists lists = lists_of(PipelineSchedule::one_forward_one_backward, micro_batches, stages, chunks, {});
-    for (std::size_t s = 0; s < lists.size(); ++s)
-      lists[s] = with_weights_behind(lists[s], weights_behind(static_cast<int>(s), tied_to.empty() ? -1 : tied_to[s]));
-    return lists;
-  }
   // A last group of micro-batches that is smaller than the others may need more forwards ahead than whole groups do.
   for (std::int64_t more = 0;; ++more) {
     Lists lists;
-    for (int stage = 0; stage < stages; ++stage)
-      lists.push_back(
-          in_turn(schedule == PipelineSchedule::gpipe ? micro_batches : forwards_ahead(stages, chunks, stage) + more,
-                  micro_batches, stages, chunks, stage));
-    if (more >= micro_batches * chunks || time_of(lists).completes) return lists;
+    for (int stage = 0; stage < stages; ++stage) {
+      const bool all = schedule == PipelineSchedule::gpipe;
+      lists.push_back(in_turn(all ? micro_batches : forwards_ahead(stages, chunks, stage) + more, micro_batches, stages,
+                              chunks, stage));
+      if (schedule == PipelineSchedule::zero_bubble)
+        lists.back() = with_weights_behind(lists.back(), weights_behind(stage, chunks, tied_to));
+    }
+    if (more >= micro_batches * chunks || time_of(lists, 1.0, 2.0, tied_to).completes) return lists;
   }
 }
 
@@ -103,8 +101,8 @@ std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, std::int
   LOCKSTEP_CHECK(micro_batches >= 0 && stages >= 1 && chunks >= 1 && stage >= 0 && stage < stages,
                  "[pipeline] there is no stage {} in a schedule of {} micro-batches, {} stages and {} chunks a stage",
                  stage, micro_batches, stages, chunks);
-  LOCKSTEP_CHECK(chunks == 1 || schedule == PipelineSchedule::interleaved,
-                 "[pipeline] {} chunks a stage are for the interleaved schedule, not for {}", chunks,
+  LOCKSTEP_CHECK(chunks == 1 || may_interleave(schedule),
+                 "[pipeline] {} chunks a stage are for the schedules interleaved and zero-bubble, not for {}", chunks,
                  to_string(schedule));
   return lists_of(schedule, micro_batches, stages, chunks, tied_to)[static_cast<std::size_t>(stage)];
 }

@@ -26,7 +26,8 @@ namespace lockstep::distributed {
 ///   (Note [Deferred gradients]). The stage before waits for the input's gradient alone, and the weights' are computed
 ///   where 1F1B waits, on stage s those of the micro-batch s before. All stages hold p micro-batches, as 1F1B's first
 ///   does. Where forward, the input's and the weights' gradients take a third of a micro-batch's time each, the p - 1
-///   above is a third of it: (p - 1) / (3 m + p - 1).
+///   above is a third of it: (p - 1) / (3 m + p - 1). With k chunks it is interleaved besides: (p - 1) / (3 k m + p -
+///   1).
 ///
 /// A parameter that several stages have is added up from the last of them to the first, in lockstep mode for each
 /// micro-batch (`tied_to`). A stage of a zero-bubble schedule that waits for another one there leaves its weights'
@@ -47,8 +48,8 @@ struct PipelineAction {
   friend bool operator==(const PipelineAction&, const PipelineAction&) = default;
 };
 
-/// What stage `stage` of `stages` does for `micro_batches`, in order; `chunks` a stage, 1 except for interleaved.
-/// `tied_to`: for each stage the later one whose weights' gradients it needs for its own, -1 for none; empty: none
+/// What stage `stage` of `stages` does for `micro_batches`, in order; `chunks` a stage, 1 unless it interleaves.
+/// `tied_to`: for each chunk the later one whose weights' gradients it needs for its own, -1 for none; empty: none
 /// does. Throws Error for numbers out of range.
 std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule, std::int64_t micro_batches, int stages,
                                              int chunks, int stage, const std::vector<int>& tied_to = {});

@@ -63,8 +63,10 @@ TEST(PipelineScheduleOf, AnyNumbersIsSound) {
     for (std::int64_t m = 0; m <= 13; ++m) {
       expect_sound(gpipe, m, p, 1);
       expect_sound(one_forward_one_backward, m, p, 1);
-      expect_sound(zero_bubble, m, p, 1);
-      for (const int k : {1, 2, 3}) expect_sound(interleaved, m, p, k);
+      for (const int k : {1, 2, 3}) {
+        expect_sound(interleaved, m, p, k);
+        expect_sound(zero_bubble, m, p, k);
+      }
     }
 }
 
@@ -119,6 +121,14 @@ TEST(PipelineScheduleOf, ZeroBubbleWaitsAThird) {
       const PipelineTiming timing = time_of(lists_of(zero_bubble, m, p));
       EXPECT_NEAR(timing.bubble(), (p - 1.0) / static_cast<double>(3 * m + p - 1), 1e-12) << p << " stages, " << m;
       for (const std::int64_t held : timing.held) EXPECT_EQ(held, p);
+      if (m % p != 0) continue;
+      for (const int k : {2, 3}) {
+        const Lists lists = lists_of(zero_bubble, m, p, k);
+        EXPECT_NEAR(time_of(lists).bubble(), (p - 1.0) / static_cast<double>(3 * k * m + p - 1), 1e-12) << p << m << k;
+        std::vector<int> tied(static_cast<std::size_t>(p * k), -1);  // to the last chunk: it has long been there
+        tied.front() = p * k - 1;
+        EXPECT_EQ(time_of(lists, 1.0, 2.0, tied).total, time_of(lists).total);
+      }
     }
 }
 
@@ -153,7 +163,7 @@ TEST(PipelineScheduleOf, AListOutOfOrderDoesNotComplete) {
 
 TEST(PipelineScheduleOf, NumbersOutOfRangeAreRefused) {
   EXPECT_NE(error_of([] { pipeline_actions(gpipe, 3, 2, 1, 2); }).find("there is no stage 2"), std::string::npos);
-  EXPECT_NE(error_of([] { pipeline_actions(gpipe, 3, 2, 2, 0); }).find("for the interleaved schedule"),
+  EXPECT_NE(error_of([] { pipeline_actions(gpipe, 3, 2, 2, 0); }).find("for the schedules interleaved and zero-bubble"),
             std::string::npos);
   for (const PipelineSchedule each : {gpipe, one_forward_one_backward, interleaved, zero_bubble})
     EXPECT_EQ(parse_pipeline_schedule(to_string(each)), each);

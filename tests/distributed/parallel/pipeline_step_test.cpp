@@ -158,6 +158,10 @@ const std::vector<Row>& table() {
        0.0,
        {.shards = 4, .dropout = 0.1, .schedule = zero_bubble, .zero = 3, .steps = lockstep_steps()},
        {{.data = 2, .pipeline = 2}, {.data = 2, .pipeline = 4}}},
+      {"lockstep, zero bubble, 2 chunks a stage, AdamW, clipping",
+       0.0,
+       {.shards = 4, .clip = 0.05, .schedule = zero_bubble, .chunks = 2, .steps = lockstep_steps()},
+       {two, {.pipeline = 3}}},
       {"lockstep, zero bubble, bf16, recomputation",
        0.0,
        {.shards = 8, .schedule = zero_bubble, .recompute = true, .amp = kBFloat16},
@@ -284,7 +288,7 @@ TEST(PipelineTime, StagesWaitAsLongAsTheoryHasThem) {
         for (const auto& [schedule, chunks] : {std::pair{gpipe, 1}, std::pair{one_forward_one_backward, 1},
                                                std::pair{interleaved, 2}, std::pair{zero_bubble, 1}})
           EXPECT_NEAR(bubble_of(group, schedule, chunks, m),
-                      (stages - 1.0) / static_cast<double>((schedule == zero_bubble ? 3 : chunks) * m + stages - 1),
+                      (stages - 1.0) / static_cast<double>((schedule == zero_bubble ? 3 : 1) * chunks * m + stages - 1),
                       1e-6)
               << to_string(schedule) << " " << stages << " " << m;
     });
