@@ -22,6 +22,7 @@ struct AutogradMeta final : AutogradMetaBase {
   using Hook = std::function<void(const Tensor&)>;
 
   bool requires_grad = false;                         ///< of a leaf; results follow from grad_fn
+  bool has_optimizer = false;                         ///< of a leaf: an optimizer was made with it
   std::uint32_t output_index = 0;                     ///< which output of grad_fn this is
   IntrusivePtr<Node> grad_fn;                         ///< what computed the tensor; null for a leaf
   Tensor grad;                                        ///< a leaf's accumulated gradient; undefined before the first

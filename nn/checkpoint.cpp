@@ -225,6 +225,7 @@ TrainingState load_checkpoint(const std::string& path, Module& module,
   load(module, file);
   for (const auto& load_optimizer : loads) load_optimizer();
   for (std::size_t i = 0; i < schedulers.size(); ++i) schedulers[i]->set_position(positions[i]);
+  module.resume_at(state.step);
   return state;
 }
 

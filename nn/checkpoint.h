@@ -16,8 +16,10 @@ namespace lockstep::nn {
 /// A training checkpoint is a safetensors file. The weights stand under their own names, so any reader of the format
 /// finds them; the optimizer's tensors stand under kOptimizerPrefix (those of a second one behind "1." there);
 /// position, seed and settings are metadata strings. Data order and random numbers are functions of seed and position
-/// and need no state. So a run that is resumed goes on with the same bits as one that was never stopped, if each step
-/// draws its random numbers under RandomKeyGuard(step, shard).
+/// and need no state. So a run that is resumed goes on with the same bits as one that was never stopped: training steps
+/// number their random keys from the step on that was loaded, and a loop that uses none of them draws its random
+/// numbers under RandomKeyGuard(step, shard). Where several calls of a step make one of the optimizer (no_sync()), the
+/// loop numbers them itself, by a RandomKeyGuard around each.
 
 /// Where a run stands.
 struct TrainingState {

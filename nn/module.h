@@ -66,6 +66,11 @@ class Buffer : public Tensor {
 /// Note [Modules]
 namespace detail {
 class Follower;
+/// The step at which a checkpoint that was loaded has put a module's training, and how many were.
+struct Resumption {
+  std::uint64_t step = 0;
+  std::uint64_t loads = 0;
+};
 /// A call of a module: runs its call hook, and while this lives, what is profiled belongs to the module.
 class ProfiledCall {
  public:
@@ -214,6 +219,10 @@ class Module {
   /// which a training step that divides the parameters sets.
   void set_call_hook(std::function<void()> hook);
 
+  /// What load_checkpoint() tells the steps that train this module: they number their random keys from there on.
+  void resume_at(std::int64_t step) { resumption_ = {static_cast<std::uint64_t>(step), resumption_.loads + 1}; }
+  const detail::Resumption& resumption() const { return resumption_; }  ///< see resume_at()
+
   /// "lockstep::nn::Linear": the class, for messages.
   std::string type_name() const;
 
@@ -276,6 +285,7 @@ class Module {
   Module* parent_ = nullptr;
   bool training_ = true;
   std::atomic<bool> called_ = false;
+  detail::Resumption resumption_;
   std::unique_ptr<Hooks> hooks_;  // null unless there are some
 };
 

@@ -29,7 +29,7 @@ void warn_of_unregistered(const Tensor& output, const std::vector<Tensor>& input
     if (!node || !known.insert(node).second) continue;
     if (const auto* end = dynamic_cast<const AccumulateGrad*>(node)) {
       const auto* meta = static_cast<const AutogradMeta*>(end->leaf()->autograd.get());
-      if (meta->requires_since > began) continue;
+      if (meta->requires_since > began || meta->has_optimizer) continue;
       if (++strangers <= 5) shapes += (shapes.empty() ? "" : ", ") + to_string(end->leaf()->sizes);
       continue;
     }

@@ -14,7 +14,8 @@ namespace lockstep::nn::detail {
 /// parameters are in nobody's parameters(). Logs one warning if `output`, which `module` computed of `inputs` (which
 /// may be undefined) since Node::take_sequence() gave `began`, was computed with other tensors that require gradients
 /// and are no parameters of `module`. Those that require them only since then are what the computation asks slopes for,
-/// such as coordinates, and are passed over. Walks the graph between outputs and inputs, so call it once for a module.
+/// such as coordinates, and are passed over; so are another model's that an optimizer has. Walks the graph between
+/// outputs and inputs, so call it once for a module.
 void warn_of_unregistered(const Tensor& output, const std::vector<Tensor>& inputs, std::uint64_t began,
                           const Module& module);
 

@@ -180,6 +180,10 @@ CapturedStep::~CapturedStep() {
 
 // The random keys' step is the caller's, if it set one, else the count of steps here, replays or not.
 Tensor CapturedStep::operator()(const data::Batch& batch, const LossFunction& loss) {
+  if (const nn::detail::Resumption& resumed = step_.module().resumption(); resumed.loads != loads_seen_) {
+    loads_seen_ = resumed.loads;
+    steps_ = resumed.step;
+  }
   const std::uint64_t count = steps_++;
   const std::uint64_t number = guarded_random_step().value_or(count);
   optim::GradScaler* scaler = options_.scaler;

@@ -73,7 +73,7 @@ class CapturedStep {
   optim::Optimizer& optimizer_;
   CapturedStepOptions options_;
   std::string obstacle_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, loads_seen_ = 0;
   std::uint64_t replays_ = 0;
   std::size_t nodes_ = 0;
   std::unique_ptr<Graphs> graphs_;

@@ -105,10 +105,12 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
 }
 
 void check_not_lockstep(bool lockstep, const char* what) {
-  LOCKSTEP_CHECK(!lockstep,
-                 "[TrainingStep] {} is not for lockstep mode, in which a graph can only be recorded by step(): it "
-                 "computes the logical shards of one global batch one by one; leave out logical_shards",
-                 what);
+  LOCKSTEP_CHECK(
+      !lockstep,
+      "[TrainingStep] {} is not for lockstep mode, in which a graph can only be recorded by step(): it "
+      "computes the logical shards of one global batch one by one; leave out logical_shards, or, to call it in "
+      "another model's loss, make both members of one module with one step and an optimizer for each",
+      what);
 }
 
 void check_whole_model(bool part, const char* what) {

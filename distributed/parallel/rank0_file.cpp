@@ -22,7 +22,7 @@
 #include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/held_file.h"
-#include "lockstep/distributed/process_group/rank0_only.h"
+#include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {
 namespace {

@@ -51,7 +51,7 @@ Tensor TrainingStep::operator()(const data::Batch& batch, const LossFunction& lo
 std::optional<Tensor> TrainingStep::join(const data::Batch& own, const LossFunction& loss) {
   check_not_lockstep(is_lockstep(), "join_step()");
   if (!ranks_) return own.size() > 0 ? std::optional((*this)(own, loss)) : std::nullopt;
-  std::optional<Tensor> mean = ranks_->join_step(own, guarded_random_step().value_or(steps_), loss);
+  std::optional<Tensor> mean = ranks_->join_step(own, guarded_random_step().value_or(next_step()), loss);
   if (mean) ++steps_;
   return mean;
 }
@@ -61,7 +61,16 @@ Tensor TrainingStep::forward(Tensor x) {
   return devices_->forward(x, count_step());
 }
 
+std::uint64_t TrainingStep::next_step() {
+  const nn::detail::Resumption& resumed = module_->resumption();
+  std::uint64_t seen = std::atomic_ref(loads_seen_).load(std::memory_order_relaxed);
+  if (seen != resumed.loads && std::atomic_ref(loads_seen_).compare_exchange_strong(seen, resumed.loads))
+    std::atomic_ref(steps_).store(resumed.step, std::memory_order_relaxed);
+  return std::atomic_ref(steps_).load(std::memory_order_relaxed);
+}
+
 std::uint64_t TrainingStep::count_step() {
+  next_step();
   return std::atomic_ref(steps_).fetch_add(1, std::memory_order_relaxed);
 }
 

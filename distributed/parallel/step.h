@@ -51,6 +51,10 @@ class [[nodiscard]] WholeParameters {
 /// batch is cut into shares, the workers (devices or ranks) compute theirs, and losses and gradients are added up and
 /// divided by what all shares count.
 ///
+/// Random numbers of a step (dropout, augmentation) are keyed by its number: that of a RandomKeyGuard around the call,
+/// or how many were made before, from the step on that nn::load_checkpoint() or distributed::load_checkpoint() has
+/// found.
+///
 /// DataParallel and DistributedDataParallel are this step for programs in PyTorch's idiom.
 class TrainingStep {
  public:
@@ -110,13 +114,14 @@ class TrainingStep {
   void make_workers(const Factory& factory, const TrainingStepOptions& options);
   bool is_lockstep() const;
   Tensor forward(Tensor x);
+  std::uint64_t next_step();   // the number of the next step, which a checkpoint that was loaded may have set
   std::uint64_t count_step();  // several threads may; returns the count before
 
   std::unique_ptr<nn::Module> owned_;
   nn::Module* module_;
   std::unique_ptr<Devices> devices_;  // one of the two
   std::unique_ptr<Ranks> ranks_;
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, loads_seen_ = 0;
 };
 
 }  // namespace lockstep::distributed

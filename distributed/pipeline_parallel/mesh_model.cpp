@@ -203,6 +203,7 @@ nn::TrainingState MeshModel::load_checkpoint(const std::string& path, optim::Opt
   const WholeParameters held(module_);
   const Whole whole = make_whole();
   nn::TrainingState state = nn::load_checkpoint(path, *whole.module, *whole.optimizer);
+  module_.resume_at(state.step);
   const auto part_of = [&](const Tensor& own, const Tensor& value) {
     return divided_ ? divided_->part_of(own, value) : value;
   };

@@ -10,7 +10,6 @@
 #include "lockstep/distributed/failure/group_failure.h"
 #include "lockstep/distributed/failure/process_end.h"
 #include "lockstep/distributed/process_group/executor.h"
-#include "lockstep/distributed/process_group/rank0_only.h"
 
 namespace lockstep::distributed {
 
@@ -238,7 +237,7 @@ WorkPtr ProcessGroup::issue(Operation operation) {
   operation.label = LabelScope::current();
   operation.step = step_;
   operation.step_checked = step_checked_;
-  if (!is_point_to_point(operation.kind)) check_outside_rank0_only(operation, rank());
+  if (!is_point_to_point(operation.kind)) Rank0Only::check_outside(operation, rank());
   // Here, with all of the caller's threads, and not on the executor's.
   if (operation.input.defined()) operation.input.storage()->settle();
   if (operation.output.defined()) operation.output.storage()->before_change();

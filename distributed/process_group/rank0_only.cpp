@@ -1,7 +1,6 @@
-#include "lockstep/distributed/process_group/rank0_only.h"
-
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -18,7 +17,7 @@ Rank0Only::~Rank0Only() {
   innermost = outer_;
 }
 
-void check_outside_rank0_only(const Operation& operation, int rank) {
+void Rank0Only::check_outside(const Operation& operation, int rank) {
   LOCKSTEP_CHECK(
       !innermost,
       "[{}] was called on rank {} inside rank0_only(\"{}\"){}: the other ranks would never join it; move the "

@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 
+#include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/computation.h"
@@ -63,6 +64,11 @@ void check_apart(const std::vector<Tensor>& parameters, const char* type) {
   }
 }
 
+void mark_as_optimized(const std::vector<Tensor>& parameters) {
+  for (const Tensor& p : parameters)
+    if (auto* const meta = static_cast<AutogradMeta*>(p.impl()->autograd.get())) meta->has_optimizer = true;
+}
+
 void check_parameters(const std::vector<Tensor>& parameters, const char* type) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Tensor& p = parameters[i];
@@ -80,6 +86,7 @@ void Optimizer::add_parameters(std::vector<Tensor> parameters, int form) {
   check_parameters(all, name());
   forms_.push_back(form);
   parameters_ = std::move(all);
+  mark_as_optimized(parameters_);
   group_of_.resize(parameters_.size(), forms_.size() - 1);
   steps_.resize(parameters_.size(), 0);
 }

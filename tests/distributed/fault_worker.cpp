@@ -18,7 +18,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
-#include "lockstep/distributed/process_group/rank0_only.h"
+#include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/safetensors.h"

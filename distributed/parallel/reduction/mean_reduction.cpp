@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/parallel/reduction/rank_reduction.h"
@@ -77,9 +78,10 @@ class MeanReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const StepRunner& runner) override {
+  void sum_losses(const StepRunner& runner, std::int64_t samples) override {
+    samples_ = samples;
     if (device_.is_cpu()) {
-      totals_ = tensor({runner.sum(), runner.count()});
+      totals_ = tensor({runner.sum(), runner.count(), runner.counted() ? 1.0 : 0.0});
     } else {  // without waiting for the device
       totals_ = full({2}, runner.count(), {.dtype = kFloat64, .device = device_});
       const Tensor sum = totals_.select(0, 0);
@@ -95,8 +97,7 @@ class MeanReduction final : public RankReduction {
   }
 
   double divisor(const StepRunner& runner, std::int64_t samples) override {
-    if (!runner.counted()) return static_cast<double>(samples);
-    return total_count();
+    return runner.counted() ? total_count() : static_cast<double>(samples);
   }
 
   double total_count() override {
@@ -106,19 +107,34 @@ class MeanReduction final : public RankReduction {
 
   Tensor mean_loss() override {
     if (totals_work_) std::exchange(totals_work_, nullptr)->wait();
+    if (device_.is_cpu()) check_samples();
     const NoGradGuard no_grad;
     return totals_.select(0, 0) / totals_.select(0, 1);
   }
 
  private:
+  // Where no loss has a count of its own, gradients have been divided by the batch's number of samples.
+  void check_samples() const {
+    const std::vector<double> totals = totals_.to_vector<double>();
+    const auto computed = static_cast<std::int64_t>(totals[1]);
+    LOCKSTEP_CHECK(
+        totals[2] != 0.0 || computed == samples_,
+        "[TrainingStep] the ranks have computed {} samples of a batch of {} (its global_size). A batch whose "
+        "global_size is its own size is the global batch, of which each rank takes its part: pass it on every rank, or "
+        "parts that are {} together. A rank that has all samples, where the others have none, hands them over by "
+        "join()",
+        computed, samples_, samples_);
+  }
+
   ProcessGroupPtr group_;
   Device device_;
   CommunicationHookPtr hook_;
   bool uses_all_ = false;
   Tensor use_;  // [parameters], the end of the last bucket
   WorkPtr use_work_;
-  Tensor totals_;  // [sum of losses, count]
+  Tensor totals_;  // sum of losses, count, and on the CPU how many ranks' losses count by themselves
   WorkPtr totals_work_;
+  std::int64_t samples_ = 0;  // of the batch
 };
 
 }  // namespace

@@ -56,7 +56,8 @@ class RankReduction {
   virtual std::vector<bool> used_anywhere() = 0;
 
   /// Starts to add up the losses and their counts over the ranks, while the last backward computes.
-  virtual void sum_losses(const StepRunner& runner) = 0;
+  /// For a batch of so many samples.
+  virtual void sum_losses(const StepRunner& runner, std::int64_t samples) = 0;
   /// What the runner's last backward divides by, for a batch of so many samples.
   virtual double divisor(const StepRunner& runner, std::int64_t samples) = 0;
   /// What the losses of all ranks count, after sum_losses(); waits.

@@ -24,9 +24,11 @@ std::vector<double> StepTotals::row(double loss_sum, double count, const nn::Def
   row[1] = count;
   for (const nn::DeferredStatistics::Entry& entry : statistics.entries()) {
     const auto found = std::ranges::find(layers_, entry.layer, &Layer::layer);
-    LOCKSTEP_CHECK(found != layers_.end(),
-                   "[lockstep] a batch norm layer ran that is no part of the model; lockstep mode cannot combine its "
-                   "running statistics");
+    LOCKSTEP_CHECK(
+        found != layers_.end(),
+        "[lockstep] a batch norm layer ran in training mode that is no part of the model that is trained; lockstep "
+        "mode cannot combine its running statistics. Call eval() on it, or make both models members of one "
+        "module with one step and an optimizer for each");
     const auto values = static_cast<double>(entry.statistics.count);
     const std::vector<double> mean = entry.statistics.mean.to_vector<double>();
     const std::vector<double> var = entry.statistics.var.to_vector<double>();

@@ -68,7 +68,7 @@ class TreeReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const StepRunner&) override {
+  void sum_losses(const StepRunner&, std::int64_t) override {
     double* out = unit_totals_.data<double>();
     for (const std::vector<double>& row : sums_.totals()) out = std::copy(row.begin(), row.end(), out);
     static const OperationLabel label("loss and count of the step");

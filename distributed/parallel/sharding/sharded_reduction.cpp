@@ -191,8 +191,8 @@ class ShardedReduction final : public RankReduction {
     return used;
   }
 
-  void sum_losses(const StepRunner& runner) override {
-    whole_->sum_losses(runner);
+  void sum_losses(const StepRunner& runner, std::int64_t samples) override {
+    whole_->sum_losses(runner, samples);
     counted_ = true;
   }
   double divisor(const StepRunner& runner, std::int64_t samples) override { return whole_->divisor(runner, samples); }

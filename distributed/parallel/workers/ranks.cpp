@@ -152,7 +152,8 @@ data::Batch Ranks::part_of(const data::Batch& batch) const {
 Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFunction& loss) {
   frozen_.check();
   if (division_) check_optimizer();
-  group_->set_step(static_cast<std::int64_t>(step));
+  // In lockstep mode every call is a step of all ranks; else no_sync() may make several of one.
+  group_->set_step(static_cast<std::int64_t>(step), /*checked=*/sums_ != nullptr);
   reducer_->clear_gradients();
   share_buffers(std::exchange(buffers_root_, 0));
   // Ranks draw as different shards of the step, so that dropout differs between them.
@@ -190,7 +191,7 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
     if (sums_ || options_.accumulate > 1 || options_.model_part) accumulating.emplace(*reducer_);
     runner_->begin(part, step, loss, scale, empty_slices);
   }
-  reduction.sum_losses(*runner_);
+  reduction.sum_losses(*runner_, part.global_size);
   const std::uint64_t reduced_before = reducer_->passes();
   try {
     // Of a part of a model every rank asks what was counted, also one without samples.

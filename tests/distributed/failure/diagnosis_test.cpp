@@ -15,7 +15,6 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/failure/flight_dump.h"
 #include "lockstep/distributed/process_group/process_group.h"
-#include "lockstep/distributed/process_group/rank0_only.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"

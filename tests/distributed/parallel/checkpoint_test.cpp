@@ -56,6 +56,42 @@ void train(Net& net, const ProcessGroupPtr& group, optim::Optimizer& optimizer, 
   }
 }
 
+struct Dropping : nn::Module {
+  nn::Linear fc1{this, "fc1", kFeatures, 5}, fc2{this, "fc2", 5, kClasses};
+  nn::Dropout dropout{this, "dropout", 0.4};
+  Tensor forward(Tensor x) override { return fc2(dropout(relu(fc1(x)))); }
+};
+
+/// Steps until the `last`, in a loop that numbers nothing itself.
+std::string weights_after(const ProcessGroupPtr& group, std::int64_t shards, const std::string& from, std::int64_t last,
+                          const std::string& to) {
+  Dropping net;
+  set_weights(net);
+  optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+  DistributedDataParallel ddp(net, group, {.logical_shards = shards});
+  std::int64_t first = 0;
+  if (!from.empty()) first = load_checkpoint(from, net, optimizer, *group).step;
+  for (std::int64_t step = first; step < last; ++step) {
+    ddp.step(make_batch(9, static_cast<std::uint32_t>(step + 1)),
+             [&](const data::Batch& part) { return mean_loss(net, part); });
+    optimizer.step();
+  }
+  if (!to.empty()) save_checkpoint(to, net, optimizer, {.step = last}, *group);
+  return nn::weights_sha256(net);
+}
+
+TEST(Checkpoint, AResumedLoopGoesOnWithTheMasksOfOneThatNeverStopped) {
+  const TemporaryPath path;
+  for (const std::int64_t shards : {0, 4})
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      const std::string whole = weights_after(group, shards, "", 6, "");
+      if (group->rank() == 0) std::filesystem::remove(path.text());
+      group->barrier()->wait();
+      weights_after(group, shards, "", 3, path.text());
+      EXPECT_EQ(weights_after(group, shards, path.text(), 6, ""), whole) << shards;
+    });
+}
+
 class CheckpointOver : public ::testing::TestWithParam<World> {};
 
 // Rank 0's path alone exists; the file is the one that a single process writes, and all go on with its bits.

@@ -80,6 +80,18 @@ TEST(Unregistered, ALayerIsToldOfInTheFirstStep) {
   EXPECT_EQ(log_of_step(), "");
 }
 
+// The layer of a critic, which has an optimizer of its own, in the generator's loss.
+TEST(Unregistered, NothingIsSaidOfWhatAnOptimizerTrains) {
+  Net generator, critic;
+  const optim::SGD of_critic(critic.parameters(), {.lr = 0.1});
+  TrainingStep step(generator);
+  ::testing::internal::CaptureStderr();
+  step(make_batch(4), [&](nn::Module& net, const data::Batch& part) {
+    return cross_entropy(critic(cat({net(part.x), net(part.x)}, 1)), part.y);
+  });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 std::string log_of(const std::function<void()>& body) {
   ::testing::internal::CaptureStderr();
   body();

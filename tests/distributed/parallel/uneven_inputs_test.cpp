@@ -49,6 +49,22 @@ struct Feed {
   }
 };
 
+// Taken for the global batch, of which the others then leave out their parts.
+TEST(UnevenParts, APartThatIsTheWholeBatchIsAnError) {
+  const data::Batch all = make_batch(9);
+  for (const std::int64_t begin : {5, 8, 9})
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Net net;
+      set_weights(net);
+      DistributedDataParallel ddp(net, group);
+      const data::Batch part = group->rank() == 0 ? part_of(all, 0, begin) : part_of(all, begin, 9 - begin);
+      const auto step = [&] { ddp.step(part, [&](const data::Batch& b) { return mean_loss(net, b); }); };
+      if (begin < 9) return step();
+      const std::string error = error_of(step);
+      EXPECT_NE(error.find("have computed 5 samples of a batch of 9"), std::string::npos) << error;
+    });
+}
+
 // Rank r has r + 3 steps: rank 0 is the first to run out. Some have nothing in between.
 Feed make_feed(int world, bool with_gaps) {
   Feed feed;
