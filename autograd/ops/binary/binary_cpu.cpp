@@ -177,6 +177,11 @@ struct Source : cpu::RowSource<C> {
   bool direct(std::int64_t stride) const { return this->dtype == dtype_of<C> && (stride == 1 || stride == 0); }
 };
 
+/// Rows that are read or written in place, or lie one behind the other.
+bool joins(bool in_place, std::int64_t step, std::int64_t stride, std::int64_t length) {
+  return in_place || (stride == 1 && step == length);
+}
+
 bool dense_as(const Operand& operand, const Tensor& out) {
   return !operand.tensor || (operand.tensor->is_contiguous() && operand.tensor->sizes() == out.sizes());
 }
@@ -199,6 +204,24 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
       target.finish(to, at + i * step, step, count);
     }
   };
+  // Short rows, as many at a time as the buffers hold; those of another dtype lie one behind the other.
+  const auto several = [&](auto offset, const auto& steps, const auto& stride, std::int64_t rows, std::int64_t length) {
+    C buffer_a[kRowChunk], buffer_b[kRowChunk];
+    O buffer[kRowChunk];
+    const auto side = [&](const Source<C>& from, std::size_t n, std::int64_t taken, C* values) -> Side<C> {
+      if (from.direct(stride[n])) return {from.values() + offset[n], stride[n] == 0, steps[n]};
+      return {from.row(offset[n], 1, taken * length, values), false, length};
+    };
+    const bool writes = target.writable(stride[0]);
+    while (rows > 0) {
+      const std::int64_t taken = std::min(rows, kRowChunk / length);
+      apply(alpha, side(from_a, 1, taken, buffer_a), side(from_b, 2, taken, buffer_b),
+            target.row(offset[0], stride[0], buffer), writes ? steps[0] : length, taken, length);
+      target.finish(buffer, offset[0], stride[0], taken * length);
+      for (std::size_t n = 0; n < 3; ++n) offset[n] += taken * steps[n];
+      rows -= taken;
+    }
+  };
   if (out.is_contiguous() && dense_as(a, out) && dense_as(b, out)) {
     const std::int64_t step_a = a.tensor ? 1 : 0, step_b = b.tensor ? 1 : 0;
     const bool direct = target.writable(1) && from_a.direct(step_a) && from_b.direct(step_b);
@@ -216,6 +239,12 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
       const Tensor turned = copy_contiguous(*each->tensor);
       return each == &a ? run<C, O>(op, alpha, turned, b, out) : run<C, O>(op, alpha, a, turned, out);
     }
+  // What is read several times is converted once.
+  for (const Operand* each : {&a, &b}) {
+    if (!each->tensor || each->tensor->dtype() == dtype_of<C> || 2 * each->tensor->numel() > out.numel()) continue;
+    const Tensor converted = cast_values(*each->tensor, dtype_of<C>);
+    return each == &a ? run<C, O>(op, alpha, converted, b, out) : run<C, O>(op, alpha, a, converted, out);
+  }
   // A scalar walks along with the other operand's offsets, and is read at none of them.
   const Tensor& tensor_a = a.tensor ? *a.tensor : *b.tensor;
   const Tensor& tensor_b = b.tensor ? *b.tensor : *a.tensor;
@@ -228,6 +257,10 @@ void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& 
                           return apply(alpha, {from_a.values() + offset[1], stride[1] == 0, steps[1]},
                                        {from_b.values() + offset[2], stride[2] == 0, steps[2]},
                                        static_cast<O*>(target.data) + offset[0], steps[0], rows, length);
+                        if (2 * length <= kRowChunk && joins(from_a.direct(stride[1]), steps[1], stride[1], length) &&
+                            joins(from_b.direct(stride[2]), steps[2], stride[2], length) &&
+                            joins(target.writable(stride[0]), steps[0], stride[0], length))
+                          return several(offset, steps, stride, rows, length);
                         for (; rows > 0; --rows) {
                           row(offset[0], offset[1], offset[2], stride[0], stride[1], stride[2], length);
                           for (std::size_t n = 0; n < 3; ++n) offset[n] += steps[n];
