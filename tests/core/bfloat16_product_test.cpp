@@ -92,7 +92,9 @@ class Bfloat16Product : public ::testing::Test {
 
 const Case kCases[] = {{64, 64, 64, false, true},      {65, 33, 129, false, false},    {13, 640, 40, true, false},
                        {12, 16, 2000, true, true},     {127, 95, 515, false, true, 5}, {100, 31, 1031, true, false, 1},
-                       {70, 200, 1025, true, true, 3}, {256, 384, 384, false, false},  {300, 17, 77, false, true, 2}};
+                       {70, 200, 1025, true, true, 3}, {256, 384, 384, false, false},  {300, 17, 77, false, true, 2},
+                       {1, 704, 256, false, true},     {2, 95, 1031, false, true, 3},  {3, 64, 700, true, false},
+                       {4, 33, 97, true, true},        {5, 640, 65, false, true},      {11, 40, 1200, false, false, 2}};
 
 TEST_F(Bfloat16Product, HasTheBitsOfFloat32) {
   const int threads = num_threads();

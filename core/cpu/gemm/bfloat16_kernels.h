@@ -11,6 +11,7 @@
 namespace lockstep::cpu::gemm_detail {
 
 inline constexpr std::int64_t kBfloat16Rows = 12, kBfloat16Columns = 32;  // of a tile
+inline constexpr std::int64_t kBfloat16Few = 4;                           // rows for which b is not packed
 
 /// The exponents, as stored, of what a panel holds; zeros do not count.
 struct Bfloat16Range {
@@ -80,8 +81,12 @@ struct Bfloat16Kernels {
   /// out [rows, kBfloat16Columns] = a b or, with `adds`, out + a b, for an a that is not packed, by pairs.
   using Chain = void (*)(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64_t out_stride, bool adds);
   Chain chains[kBfloat16Rows + 1];  ///< by rows
-  Tile paired[kBfloat16Rows + 1];   ///< by rows; two products an instruction, for panels whose ranges fit()
-  Tile fused[kBfloat16Rows + 1];    ///< for all
+  /// out [rows, kBfloat16Columns] = a b, by pairs, for a packed a and up to kBfloat16Columns lanes of b whose steps lie
+  /// side by side. Right where the range of these, which is the result, fits() that of a.
+  using Lines = Bfloat16Range (*)(const std::uint32_t* a, const Bfloat16Lines& b, float* out);
+  Lines lines[kBfloat16Few + 1];   ///< by rows
+  Tile paired[kBfloat16Rows + 1];  ///< by rows; two products an instruction, for panels whose ranges fit()
+  Tile fused[kBfloat16Rows + 1];   ///< for all
 };
 
 /// Null if this build or processor has none, or if the processor's pairs add otherwise.

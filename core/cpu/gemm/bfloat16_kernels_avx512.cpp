@@ -18,7 +18,7 @@ namespace {
 struct RangeOf {
   __m512i least = _mm512_set1_epi16(-1), most = _mm512_setzero_si512();
 
-  void see(__m512i pairs) {
+  [[gnu::always_inline]] void see(__m512i pairs) {
     const __m512i size = _mm512_and_si512(pairs, _mm512_set1_epi16(0x7fff));
     least = _mm512_min_epu16(least, _mm512_sub_epi16(size, _mm512_set1_epi16(1)));
     most = _mm512_max_epu16(most, size);
@@ -69,7 +69,7 @@ Bfloat16Range pack_steps_apart(const Bfloat16Lines& lines, std::int64_t width, s
 }
 
 /// rows[i] lane j becomes rows[j] lane i.
-void transpose(__m512i (&rows)[16]) {
+[[gnu::always_inline]] inline void transpose(__m512i (&rows)[16]) {
   __m512i t[16];
   for (int i = 0; i < 16; i += 2) {
     t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
@@ -96,22 +96,28 @@ void transpose(__m512i (&rows)[16]) {
   }
 }
 
+/// Sixteen lanes from `lane` on at 32 steps from `step` on, as pairs, into pairs of sixteen lanes.
+[[gnu::always_inline]] inline void load_lines(const Bfloat16Lines& lines, std::int64_t lane, std::int64_t step,
+                                              RangeOf& seen, __m512i (&rows)[16]) {
+  const __mmask32 steps = first_halves(lines.steps - step);
+#pragma GCC unroll 16
+  for (std::int64_t i = 0; i < 16; ++i) {
+    const bool is_there = lane + i < lines.lanes;
+    const BFloat16* const from = lines.data + (is_there ? lane + i : 0) * lines.lane_stride + step;
+    __builtin_prefetch(from + lines.lanes * lines.lane_stride);  // of the next panel
+    rows[i] = _mm512_rol_epi32(_mm512_maskz_loadu_epi16(is_there ? steps : 0, from), 16);
+    seen.see(rows[i]);
+  }
+  transpose(rows);
+}
+
 Bfloat16Range pack_lanes_apart(const Bfloat16Lines& lines, std::int64_t width, std::uint32_t* to) {
   RangeOf seen;
   for (std::int64_t lane = 0; lane < width; lane += 16) {
     const __mmask16 kept = first_lanes(width - lane);
     for (std::int64_t step = 0; step < lines.steps; step += 32) {
-      const __mmask32 steps = first_halves(lines.steps - step);
       __m512i rows[16];
-#pragma GCC unroll 16
-      for (std::int64_t i = 0; i < 16; ++i) {
-        const bool is_there = lane + i < lines.lanes;
-        const BFloat16* const from = lines.data + (is_there ? lane + i : 0) * lines.lane_stride + step;
-        __builtin_prefetch(from + lines.lanes * lines.lane_stride);  // of the next panel
-        rows[i] = _mm512_rol_epi32(_mm512_maskz_loadu_epi16(is_there ? steps : 0, from), 16);
-        seen.see(rows[i]);
-      }
-      transpose(rows);
+      load_lines(lines, lane, step, seen, rows);
       const std::int64_t pairs = std::min<std::int64_t>(16, (lines.steps - step + 1) / 2);
       std::uint32_t* out = to + step / 2 * width + lane;
       if (pairs == 16) {
@@ -266,6 +272,37 @@ void chain(const Bfloat16Rows& a, const std::uint32_t* b, float* out, std::int64
 }
 
 template <int kRows>
+Bfloat16Range multiply_lines(const std::uint32_t* a, const Bfloat16Lines& b, float* out) {
+  RangeOf seen;
+  __m512 sums[kRows][2];
+  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+  for (std::int64_t step = 0; step < b.steps; step += 32, a += 16 * kBfloat16Rows) {
+    const std::int64_t pairs = std::min<std::int64_t>(16, (b.steps - step + 1) / 2);
+    __m512i columns[2][16];
+    load_lines(b, 0, step, seen, columns[0]);
+    load_lines(b, 16, step, seen, columns[1]);
+    // Both halves in turn, so that their sums wait for each other's.
+    const auto add = [&](std::int64_t p) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const __m512bh pair = as_bfloat16(_mm512_set1_epi32(static_cast<int>(a[p * kBfloat16Rows + r])));
+        sums[r][0] = _mm512_dpbf16_ps(sums[r][0], pair, as_bfloat16(columns[0][p]));
+        sums[r][1] = _mm512_dpbf16_ps(sums[r][1], pair, as_bfloat16(columns[1][p]));
+      }
+    };
+    if (pairs == 16) {
+#pragma GCC unroll 16
+      for (int p = 0; p < 16; ++p) add(p);
+    } else {
+      for (std::int64_t p = 0; p < pairs; ++p) add(p);
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < 2; ++v) _mm512_storeu_ps(out + r * kBfloat16Columns + 16 * v, sums[r][v]);
+  return seen.range();
+}
+
+template <int kRows>
 void fused(const std::uint32_t* a, const std::uint32_t* b, std::int64_t steps, float* out, std::int64_t stride,
            std::int64_t columns, bool adds) {
   __m512 sums[kRows][2];
@@ -301,14 +338,15 @@ void swap_pairs(const BFloat16* from, std::int64_t count, BFloat16* to) {
   }
 }
 
-template <std::size_t... kRows>
-constexpr Bfloat16Kernels make_kernels(std::index_sequence<kRows...>) {
+template <std::size_t... kRows, std::size_t... kFew>
+constexpr Bfloat16Kernels make_kernels(std::index_sequence<kRows...>, std::index_sequence<kFew...>) {
   return {pack,
           pack_positions,
           range,
           finish,
           swap_pairs,
           {nullptr, chain<kRows + 1>...},
+          {nullptr, multiply_lines<kFew + 1>...},
           {nullptr, paired<kRows + 1>...},
           {nullptr, fused<kRows + 1>...}};
 }
@@ -342,7 +380,8 @@ bool adds_one_after_the_other() {
   return true;
 }
 
-constexpr Bfloat16Kernels kernels = make_kernels(std::make_index_sequence<kBfloat16Rows>());
+constexpr Bfloat16Kernels kernels =
+    make_kernels(std::make_index_sequence<kBfloat16Rows>(), std::make_index_sequence<kBfloat16Few>());
 
 }  // namespace
 

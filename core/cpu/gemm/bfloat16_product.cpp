@@ -41,8 +41,9 @@ using gemm_detail::divide_up;
 using gemm_detail::kBfloat16Columns;
 using gemm_detail::kBfloat16Rows;
 
-constexpr std::int64_t kSmall = std::int64_t{1} << 18;  // multiply-adds
-constexpr std::int64_t kRowPanels = 20;                 // at once, whose steps stay in a cache of the second level
+constexpr std::int64_t kSmall = std::int64_t{1} << 18;       // multiply-adds
+constexpr std::int64_t kSmallOfFew = std::int64_t{1} << 13;  // with so few rows that b is read once
+constexpr std::int64_t kRowPanels = 20;                      // at once, whose steps stay in a cache of the second level
 constexpr std::int64_t kColumnPanels = 8;
 constexpr std::int64_t kTaskPanels = 16;  // tiles of a task, at least: some 10 microseconds
 
@@ -91,6 +92,68 @@ class Multiplier {
   const Bfloat16Product& g_;
 };
 
+/// A product of so few rows that b is read once: it is packed a panel at a time, or not at all.
+class FewRows {
+ public:
+  FewRows(const Bfloat16Kernels& kernels, const Bfloat16Product& g)
+      : kernels_(kernels), g_(g), a_(g.m, kBfloat16Rows, g.k) {
+    a_.pack(kernels, 0, g.a.data, g.a.transposed ? 1 : g.a.stride, g.a.transposed ? g.a.stride : 1);
+  }
+
+  void run() const {
+    constexpr std::int64_t kElements = 1 << 16;  // of b, of a task
+    const std::int64_t panels = divide_up(g_.n, kBfloat16Columns);
+    parallel_for(panels, std::max<std::int64_t>(1, kElements / (g_.k * kBfloat16Columns)),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t j = begin; j < end; ++j) panel(j * kBfloat16Columns);
+                 });
+  }
+
+ private:
+  using Sums = float[kBfloat16Rows * kBfloat16Columns];
+
+  void panel(std::int64_t column) const {
+    const std::int64_t columns = std::min(kBfloat16Columns, g_.n - column);
+    Sums sums, more;
+    for (std::int64_t block = 0; block < a_.blocks(); ++block) {
+      multiply(column, columns, block, block == 0 ? sums : more);
+      if (block == 0) continue;
+      for (std::int64_t i = 0; i < g_.m * kBfloat16Columns; ++i) sums[i] = sums[i] + more[i];
+    }
+    if (g_.bias || g_.activation != Activation::none)
+      gemm_detail::finish_rows({.m = g_.m,
+                                .n = columns,
+                                .k = g_.k,
+                                .out = sums,
+                                .out_stride = kBfloat16Columns,
+                                .bias = g_.bias ? g_.bias + column : nullptr,
+                                .activation = g_.activation},
+                               sums, 0, g_.m, 1.0F);
+    for (std::int64_t r = 0; r < g_.m; ++r)
+      narrow_row(sums + r * kBfloat16Columns, columns, g_.out + r * g_.out_stride + column);
+  }
+
+  void multiply(std::int64_t column, std::int64_t columns, std::int64_t block, Sums& sums) const {
+    const std::int64_t steps = a_.steps_of(block), step = block * a_.steps_of(0);
+    const std::int64_t lane_stride = g_.b.transposed ? g_.b.stride : 1, step_stride = g_.b.transposed ? 1 : g_.b.stride;
+    const gemm_detail::Bfloat16Lines lines{g_.b.data + column * lane_stride + step * step_stride, columns, steps,
+                                           lane_stride, step_stride};
+    const std::uint32_t* const a = a_.at(0, block);
+    if (g_.m <= gemm_detail::kBfloat16Few && step_stride == 1 &&
+        fits(a_.range(0, block), kernels_.lines[g_.m](a, lines, sums)))
+      return;
+    const Tensor space = empty({divide_up(steps, 2) * kBfloat16Columns}, {.dtype = kInt32});
+    auto* const b = reinterpret_cast<std::uint32_t*>(space.data<std::int32_t>());
+    const auto& tiles =
+        fits(a_.range(0, block), kernels_.pack(lines, kBfloat16Columns, b)) ? kernels_.paired : kernels_.fused;
+    tiles[g_.m](a, b, steps, sums, kBfloat16Columns, kBfloat16Columns, false);
+  }
+
+  const Bfloat16Kernels& kernels_;
+  const Bfloat16Product& g_;
+  Bfloat16Panels a_;
+};
+
 }  // namespace
 
 bool has_bfloat16_pairs() {
@@ -98,11 +161,13 @@ bool has_bfloat16_pairs() {
 }
 
 bool goes_by_bfloat16_pairs(std::int64_t m, std::int64_t n, std::int64_t k) {
-  return m >= kBfloat16Rows && n >= 16 && k >= 32 && m * n * k >= kSmall && has_bfloat16_pairs();
+  return m >= 1 && n >= 16 && k >= 32 && m * n * k >= (m < kBfloat16Rows ? kSmallOfFew : kSmall) &&
+         has_bfloat16_pairs();
 }
 
 void multiply_bfloat16(const Bfloat16Product& g) {
   const Bfloat16Kernels* const found = gemm_detail::bfloat16_kernels();
+  if (g.m < kBfloat16Rows) return FewRows(*found, g).run();
   Bfloat16Panels a(g.m, kBfloat16Rows, g.k), b(g.n, kBfloat16Columns, g.k);
   const std::int64_t packed_at_once = std::max<std::int64_t>(1, gemm_detail::kPackElements / (g.k * kBfloat16Rows));
   parallel_for(a.count() + b.count(), packed_at_once, [&](std::int64_t begin, std::int64_t end) {
