@@ -260,7 +260,8 @@ void Run::State::profile(bool at_end) {
 }
 
 void Run::State::write_step_trace() {
-  if (options.trace.empty() || !is_rank0 || !step.trace() || done != std::min(kTracedStep, total_steps)) return;
+  const std::int64_t traced = std::min(first_step + kTracedStep, total_steps);
+  if (options.trace.empty() || !is_rank0 || !step.trace() || done != traced) return;
   try_to_write([&] {
     training::write_step_trace(options.trace, *step.trace(),
                                group ? group->records() : std::vector<distributed::OperationRecord>());

@@ -167,6 +167,35 @@ TEST(Agreement, OtherSamplesOnARankAreAnErrorOnAll) {
   EXPECT_NE(errors[1].find("rank 1 has samples, by checksum x float32 [8, 2] "), std::string::npos) << errors[1];
 }
 
+// Also of a run that goes on behind the step that is traced from the beginning, and of one with fewer steps left.
+TEST(StepTrace, IsWrittenByAResumedRunToo) {
+  const testing::TempDir folder;
+  const auto train = [&](std::int64_t steps, const std::string& trace) {
+    run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
+      nn::Linear net(2, 2);
+      distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+      optim::SGD optimizer(net.parameters(), {.lr = 0.1});
+      const data::DataLoader loader(std::make_shared<data::TensorDataset>(ones({8, 2}), zeros({8}, {.dtype = kInt64})),
+                                    {.batch_size = 4, .rank = group.rank(), .world_size = 2});
+      const auto loss = [](nn::Module& module, const data::Batch& part) {
+        return cross_entropy(module.forward(part.x), part.y);
+      };
+      training::Run run(step, optimizer, loader, loss,
+                        {.epochs = 10,
+                         .max_steps = steps,
+                         .checkpoint = folder / "checkpoint",
+                         .resume = "auto",
+                         .trace = folder / trace,
+                         .progress = Progress::none});
+      run.train();
+    });
+    return std::filesystem::file_size(folder / trace);
+  };
+  EXPECT_GT(train(7, "from_the_beginning"), 0u);
+  EXPECT_GT(train(14, "resumed"), 0u);
+  EXPECT_GT(train(16, "of_two_steps"), 0u);
+}
+
 TEST(Agreement, AProcessAloneDecidesAtOnce) {
   Agreement agreement(nullptr);
   EXPECT_FALSE(agreement.after_step(false, false).stop);
