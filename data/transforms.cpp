@@ -165,6 +165,7 @@ Transform random_horizontal_flip(double p) {
     check_batch(shape, context, "random_horizontal_flip");
     const philox::Key key = context.next_key();
     Tensor result = copy_contiguous(x);
+    const LibraryAccess access;
     float* row = result.data<float>();
     for (std::int64_t i = 0; i < shape.count; ++i) {
       const bool flip = philox::to_uniform(draw(key, context, i).word[0]) < p;

@@ -49,6 +49,14 @@ TEST(Transforms, PadSurroundsWithTheFill) {
             numbered(2, 2, 2).to_vector<float>());
 }
 
+// Of memory that is lent, a network's first operations must make copies.
+TEST(Transforms, LendNoMemory) {
+  const Transform all[] = {transforms::normalize({0.5f}, {2.0f}), transforms::pad(1), transforms::random_crop(2, 2),
+                           transforms::random_shift(1), transforms::random_horizontal_flip()};
+  for (std::size_t i = 0; i < std::size(all); ++i)
+    EXPECT_FALSE(run_transform(all[i], numbered(4, 3, 3)).storage()->is_lent()) << "transform " << i;
+}
+
 TEST(Transforms, CropsAreWindowsAndAllPlacesOccur) {
   constexpr std::int64_t kCount = 600;
   const Tensor crops = run_transform(transforms::random_crop(2, 3), numbered(kCount, 4, 4));
