@@ -243,23 +243,16 @@ WorkPtr ProcessGroup::issue(Operation operation) {
   if (operation.output.defined()) operation.output.storage()->before_change();
   const std::lock_guard lock(issue_mutex_);
   const auto peer = static_cast<std::size_t>(operation.peer);
-  switch (operation.kind) {
-    case OperationKind::send:
-      operation.number = sends_[peer]++;
-      break;
-    case OperationKind::recv:
-      operation.number = recvs_[peer]++;
-      break;
-    case OperationKind::exchange:
-      operation.number = exchanges_[peer]++;
-      break;
-    default:
-      operation.number = collectives_++;
-      break;
-  }
+  std::uint64_t& next = operation.kind == OperationKind::send       ? sends_[peer]
+                        : operation.kind == OperationKind::recv     ? recvs_[peer]
+                        : operation.kind == OperationKind::exchange ? exchanges_[peer]
+                                                                    : collectives_;
+  operation.number = next;
   const std::uint64_t record = recorder_.queued(operation);
   Executor& executor = executor_of(operation.input.defined() ? operation.input : operation.output);
-  return executor.launch(std::move(operation), record);
+  WorkPtr work = executor.launch(std::move(operation), record);
+  ++next;  // one that throws leaves its number to the next
+  return work;
 }
 
 void ProcessGroup::check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const {

@@ -93,9 +93,10 @@ WorkPtr TransportExecutor::launch(Operation operation, std::uint64_t record) {
     if (const std::exception_ptr error = failure_.error()) std::rethrow_exception(error);
     const bool alone = is_point_to_point(operation.kind);
     auto& tasks = alone ? point_to_point_tasks_ : collective_tasks_;
-    tasks.push_back({std::move(operation), record, work});
-    if (alone && idle_point_to_point_threads_ < static_cast<int>(point_to_point_tasks_.size()))
+    // The thread first: where there is none to be had, nothing stays behind that would run without the caller's Work.
+    if (alone && idle_point_to_point_threads_ <= static_cast<int>(point_to_point_tasks_.size()))
       threads_.push_back(start_thread("messages between two ranks", [this] { run_point_to_point(); }));
+    tasks.push_back({std::move(operation), record, work});
   }
   changed_.notify_all();
   return work;

@@ -8,6 +8,7 @@
 
 #include "lockstep/distributed/process_group/process_group.h"
 #include "tests/distributed/process_group_support.h"
+#include "tests/support/refused_threads.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -46,6 +47,22 @@ TEST(ProcessGroup, PointToPointDoesNotWaitForACollectiveUnderWay) {
       };
       EXPECT_NO_THROW(run_ranks(3, link, body, Milliseconds(3'000))) << name_of(link) << ", tree: " << tree;
     }
+}
+
+// What the caller has no Work of must not run later on, and the next one takes its number.
+TEST(ProcessGroup, AnOperationWhoseThreadDoesNotStartIsAsIfNeverCalled) {
+  run_ranks(2, Link::in_process, [](ProcessGroup& group) {
+    const Tensor received = zeros({3});
+    group.barrier()->wait();  // every other thread has started
+    if (group.rank() == 0) {
+      const RefusedThreads refused;
+      const std::string error = error_of([&] { group.send(full({3}, 7.0), 1); });
+      EXPECT_NE(error.find("cannot start a thread for messages between two ranks"), std::string::npos) << error;
+    }
+    group.barrier()->wait();
+    (group.rank() == 0 ? group.send(ones({3}), 1) : group.recv(received, 0))->wait();
+    EXPECT_EQ(received.to_vector<float>(), std::vector<float>(3, group.rank() == 0 ? 0.0f : 1.0f));
+  });
 }
 
 TEST_P(PointToPoint, SendAndRecvInAnyOrderOfIssue) {
