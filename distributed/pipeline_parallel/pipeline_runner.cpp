@@ -338,7 +338,7 @@ void PipelineRunner::after_reduction() {
     // The optimizer, or who clips, may write to the gradient while it travels.
     const Tensor copy = grad.defined() ? copy_contiguous(grad) : grad;
     for (int stage = 0; stage < state_.stages(); ++stage)
-      if (!state_.is_mine(stage) &&
+      if (stage != state_.group->rank() &&
           std::ranges::any_of(chunks, [&](int chunk) { return state_.stage_of(chunk) == stage; }))
         state_.links->send(stage, key, {copy});
   }
