@@ -11,9 +11,9 @@
 
 namespace lockstep::optim {
 
-/// Base of optimizers whose formula takes norms or products of a whole parameter, and so runs parameter by parameter,
-/// as operations on tensors. Their sums do not depend on the number of threads, so lockstep bits stay what they are. A
-/// part of a parameter is none for them: where ZeRO, stages or divided layers leave a rank one, they throw Error.
+/// Base of Adafactor and Muon alone; docs/own_optimizers.md says how to write one's own. Their formulas take norms or
+/// products of whole parameters, and so run as operations on tensors, whose sums do not depend on the number of
+/// threads. Where ZeRO, stages or divided layers leave a rank a part of a parameter, they throw Error.
 template <typename Options, double Options::*kMomentum>
 class WholeTensorOptimizer : public OptimizerWith<Options, kMomentum> {
  public:
