@@ -18,7 +18,7 @@ void AutogradMeta::operator delete(void* pointer) noexcept {
 }
 
 AutogradMeta& ensure_autograd_meta(const Tensor& tensor) {
-  LOCKSTEP_CHECK(tensor.defined(), "an undefined tensor takes no part in autograd");
+  LOCKSTEP_ASSERT(tensor.defined(), "an undefined tensor takes no part in autograd");
   auto& slot = tensor.impl()->autograd;
   if (!slot) slot = std::make_unique<AutogradMeta>();
   return static_cast<AutogradMeta&>(*slot);

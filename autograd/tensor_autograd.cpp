@@ -37,6 +37,7 @@ bool Tensor::requires_grad() const {
 
 const Tensor& Tensor::set_requires_grad(bool value) const {
   if (!value && (!defined() || !impl()->autograd)) return *this;
+  LOCKSTEP_CHECK(defined(), "[set_requires_grad] the tensor is undefined");
   AutogradMeta& meta = ensure_autograd_meta(*this);
   LOCKSTEP_CHECK(!meta.grad_fn, "[set_requires_grad] only leaves can be switched; use detach() to cut the graph");
   LOCKSTEP_CHECK(!value || is_floating_point(),
@@ -59,6 +60,7 @@ Tensor Tensor::grad() const {
 }
 
 void Tensor::set_grad(Tensor grad) const {
+  LOCKSTEP_CHECK(defined(), "[set_grad] the tensor is undefined");
   if (grad.defined())
     LOCKSTEP_CHECK(grad.sizes() == sizes() && grad.dtype() == dtype() && grad.device() == device(),
                    "[set_grad] the gradient is {} {} on {}, the tensor {} {} on {}", name(grad.dtype()),
@@ -79,6 +81,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
 }
 
 std::uint64_t Tensor::register_post_accumulate_grad_hook(std::function<void(const Tensor&)> hook) const {
+  LOCKSTEP_CHECK(defined(), "[register_post_accumulate_grad_hook] the tensor is undefined");
   AutogradMeta& meta = ensure_autograd_meta(*this);
   LOCKSTEP_CHECK(meta.requires_grad && !meta.grad_fn,
                  "[register_post_accumulate_grad_hook] expected a leaf that requires gradients");

@@ -65,6 +65,8 @@ Shape contiguous_strides(const Shape& sizes) {
 }
 
 int wrap_dim(std::int64_t dim, int dims, const char* op) {
+  LOCKSTEP_CHECK(dims <= Shape::kMaxDims, "[{}] the result would have {} dimensions; expected at most {}", op, dims,
+                 Shape::kMaxDims);
   const int range = std::max(dims, 1);
   LOCKSTEP_CHECK(dim >= -range && dim < range, "[{}] dimension {} is out of range; expected {} to {} for {} dimensions",
                  op, dim, -range, range - 1, dims);

@@ -180,7 +180,7 @@ std::pair<PackedSequence, LSTMState> RecurrentLayers::run(const PackedSequence& 
                                                           bool is_training) const {
   LOCKSTEP_CHECK(packed.data.defined() && packed.batch_sizes.defined() && packed.batch_sizes.numel() > 0 &&
                      packed.data.dim() == 2 && packed.data.size(1) == in_,
-                 "[nn::RNN] expected packed sequences with data [steps, {}], found {}", in_,
+                 "[{}] expected packed sequences with data [steps, {}], found {}", kind(), in_,
                  packed.data.defined() ? to_string(packed.data.sizes()) : "an undefined tensor");
   const std::vector<Stretch> stretches = stretches_of(packed);
   const std::int64_t n = stretches.front().count, both = directions(), rows = options_.num_layers * both;
@@ -188,8 +188,8 @@ std::pair<PackedSequence, LSTMState> RecurrentLayers::run(const PackedSequence& 
                  "[nn::LSTM] packed sequences start from an undefined h (zeros) where there is a proj_size");
   const auto start_of = [&](const Tensor& state, const char* what) {
     LOCKSTEP_CHECK(!state.defined() || state.sizes() == Shape({rows, n, width_}),
-                   "[nn::RNN] expected a state {} of sizes [{}, {}, {}] (layers * directions, batch, width), found {}",
-                   what, rows, n, width_, to_string(state.sizes()));
+                   "[{}] expected a state {} of sizes [{}, {}, {}] (layers * directions, batch, width), found {}",
+                   kind(), what, rows, n, width_, to_string(state.sizes()));
     return state.defined() ? reordered(state, packed.sorted_indices)
                            : zeros({rows, n, width_}, options_of(packed.data));
   };

@@ -71,6 +71,10 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
     }
 }
 
+const char* RecurrentLayers::kind() const {
+  return name_of(cell_);
+}
+
 // Note [Projected LSTM]
 // With a projection W_hr the h of a step is W_hr h', and the next step takes W_hh h: the product of both weights is
 // that of an ordinary cell that passes h' on, whose outputs are projected all at once. An h to start from is no
@@ -112,7 +116,7 @@ RecurrentResult RecurrentLayers::over(const Tensor& x, const LSTMState& start, s
 
 std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LSTMState& start, bool is_training) const {
   LOCKSTEP_CHECK(given.defined() && (given.dim() == 2 || given.dim() == 3) && given.size(-1) == in_,
-                 "[{}] expected x [{}, {}] or, of one sample, [T, {}], found {}", name_of(cell_),
+                 "[{}] expected x [{}, {}] or, of one sample, [T, {}], found {}", kind(),
                  options_.batch_first ? "N, T" : "T, N", in_, in_,
                  given.defined() ? to_string(given.sizes()) : "an undefined tensor");
   if (given.dim() == 2) {  // one sample
@@ -173,8 +177,8 @@ CellParameters::CellParameters(Module* owner, std::int64_t gates, std::int64_t i
       bias_hh(owner, "bias_hh", bias ? drawn({gates * width}, width) : Tensor()) {}
 
 LSTMState CellParameters::step(Cell cell, const Tensor& x, const LSTMState& start) const {
-  LOCKSTEP_CHECK(x.defined() && (x.dim() == 1 || x.dim() == 2), "[nn::RNNCell] expected x [N, in] or [in], found {}",
-                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(x.defined() && (x.dim() == 1 || x.dim() == 2), "[{}Cell] expected x [N, in] or [in], found {}",
+                 name_of(cell), x.defined() ? to_string(x.sizes()) : "an undefined tensor");
   if (x.dim() == 1) {
     const auto wide = [](const Tensor& state) { return state.defined() ? state.unsqueeze(0) : state; };
     const LSTMState state = step(cell, x.unsqueeze(0), {wide(start.h), wide(start.c)});

@@ -85,6 +85,7 @@ class RecurrentLayers {
                                                        bool is_training) const;
 
  private:
+  const char* kind() const;  // "nn::LSTM"
   CellWeights weights_of(std::int64_t row) const;
   RecurrentResult over(const Tensor& x, const LSTMState& start, std::int64_t row, bool reverse) const;
   void project(RecurrentResult& result, std::int64_t row) const;
@@ -120,6 +121,7 @@ class LSTM : public ModuleOf<LSTM>, public RecurrentLayers {
  public:
   LSTM(std::int64_t in, std::int64_t width, RNNOptions options = {});
   LSTM(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
+  /// x is [T, N, in], or [T, in] for one sample. Throws Error for sizes that do not fit.
   std::pair<Tensor, LSTMState> forward(const Tensor& x, const LSTMState& start = {});
   using ModuleOf::operator();
   /// `lstm(x, {h, c})`.
@@ -136,6 +138,7 @@ class GRU : public ModuleOf<GRU>, public RecurrentLayers {
  public:
   GRU(std::int64_t in, std::int64_t width, RNNOptions options = {});
   GRU(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options = {});
+  /// x is [T, N, in], or [T, in] for one sample. Throws Error for sizes that do not fit.
   std::pair<Tensor, Hidden> forward(const Tensor& x, const Hidden& start = {});
   /// forward() of sequences of several lengths, each of which ends with its own last step.
   std::pair<utils::rnn::PackedSequence, Hidden> forward_with_packed_input(const utils::rnn::PackedSequence& x,
@@ -162,6 +165,7 @@ class RNNCell : public ModuleOf<RNNCell>, public CellParameters {
   RNNCell(std::int64_t in, std::int64_t width, bool bias = true, bool relu = false);
   RNNCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true,
           bool relu = false);
+  /// The next h, from zeros if h is undefined.
   Tensor forward(const Tensor& x, const Tensor& h = {});
 
  private:
@@ -173,6 +177,7 @@ class LSTMCell : public ModuleOf<LSTMCell>, public CellParameters {
  public:
   LSTMCell(std::int64_t in, std::int64_t width, bool bias = true);
   LSTMCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true);
+  /// The next state, from zeros where it is undefined.
   LSTMState forward(const Tensor& x, const LSTMState& state = {});
   using ModuleOf::operator();
   /// `cell(x, {h, c})`.
@@ -184,6 +189,7 @@ class GRUCell : public ModuleOf<GRUCell>, public CellParameters {
  public:
   GRUCell(std::int64_t in, std::int64_t width, bool bias = true);
   GRUCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias = true);
+  /// The next h, from zeros if h is undefined.
   Tensor forward(const Tensor& x, const Tensor& h = {});
 };
 

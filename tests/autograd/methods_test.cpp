@@ -73,6 +73,11 @@ TEST(Methods, AnUndefinedTensorIsAnErrorNotACrash) {
       [&] { u.storage(); },       [&] { u.strides(); },      [&] { u.backward(); },  [&] { u.norm(); }};
   for (std::size_t i = 0; i < std::size(uses); ++i)
     EXPECT_NE(error_of(uses[i]).find("undefined"), std::string::npos) << "use " << i;
+  EXPECT_EQ(error_of([&] { u.set_requires_grad(true); }), "[set_requires_grad] the tensor is undefined");
+  for (const Tensor& grad : {u, w})
+    EXPECT_EQ(error_of([&] { u.set_grad(grad); }), "[set_grad] the tensor is undefined");
+  EXPECT_EQ(error_of([&] { u.register_post_accumulate_grad_hook([](const Tensor&) {}); }),
+            "[register_post_accumulate_grad_hook] the tensor is undefined");
   EXPECT_FALSE(u.requires_grad());
   EXPECT_TRUE(u.is_leaf());
 }

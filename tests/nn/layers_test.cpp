@@ -215,6 +215,21 @@ TEST(LSTM, ProjectionsAreTheStepsOfACell) {
   EXPECT_NE(error_of([] { GRU(3, 5, {.proj_size = 2}); }).find("a proj_size is for LSTM"), std::string::npos);
 }
 
+TEST(Recurrent, ErrorsNameTheLayer) {
+  const auto packed = utils::rnn::pack_sequence({ones({3, 2}), ones({1, 2})});
+  const auto expect_error = [](const char* name, const std::string& error) {
+    EXPECT_TRUE(error.starts_with("[" + std::string(name) + "] expected ")) << error;
+  };
+  expect_error("nn::RNN", error_of([&] { RNN(3, 4).forward_with_packed_input(packed); }));
+  expect_error("nn::LSTM", error_of([&] { LSTM(3, 4).forward_with_packed_input(packed); }));
+  expect_error("nn::LSTM", error_of([&] { LSTM(2, 4).forward_with_packed_input(packed, {ones({1}), {}}); }));
+  expect_error("nn::GRU", error_of([&] { GRU(3, 4).forward_with_packed_input(packed); }));
+  expect_error("nn::GRU", error_of([&] { GRU(2, 4).forward_with_packed_input(packed, ones({1})); }));
+  expect_error("nn::RNNCell", error_of([] { RNNCell(3, 4)(ones({1, 1, 3})); }));
+  expect_error("nn::LSTMCell", error_of([] { LSTMCell(3, 4)(ones({1, 1, 3})); }));
+  expect_error("nn::GRUCell", error_of([] { GRUCell(3, 4)(ones({1, 1, 3})); }));
+}
+
 TEST(FunctionsAsModules, AreTheFunctions) {
   expect_close(Softmin(1)(image()), softmax(-image(), 1));
   expect_close(LocalResponseNorm(3, 0.1)(image()), local_response_norm(image(), 3, 0.1));

@@ -135,6 +135,10 @@ TEST(CatOp, Errors) {
               stack({x, zeros({3, 2})});
             }),
             "[stack] tensor 1 has shape [3, 2], expected [2, 3] as the first");
+  EXPECT_EQ(error_of([&] {
+              stack({zeros({1, 1, 1, 1, 1, 1, 2, 3})});
+            }),
+            "[stack] the result would have 9 dimensions; expected at most 8");
   EXPECT_EQ(error_of([&] { split(x, 0); }), "[split] expected a size of at least 1, found 0");
   EXPECT_EQ(error_of([&] {
               split_with_sizes(x, {1, 1}, 1);

@@ -183,6 +183,15 @@ TEST(ProgramOperations, ErrorsNameWhatWasExpected) {
   says([&] { index_fill(x, 0, arange(3), 1.0); }, "out of range");
   says([&] { kthvalue(x, 4, 1); }, "[kthvalue] expected k between 1 and 3");
   says([&] { quantile(x, 1.5); }, "[quantile] expected a tensor and a fraction in [0, 1], found 1.5");
+  const Tensor wide = x.view({1, 1, 1, 1, 1, 1, 2, 3});
+  says(
+      [&] {
+        wide.repeat({1, 1, 1, 1, 1, 1, 1, 2});
+      },
+      "[repeat] expected at most 7 dimensions, found [1, 1, 1, 1, 1, ");
+  says([&] { tile(wide, {2}); }, "[tile] expected at most 7 dimensions, found [1, 1, 1, 1, 1, 1, 1, 2]");
+  says([&] { repeat_interleave(wide, 2, 0); },
+       "[repeat_interleave] expected at most 7 dimensions, found [1, 1, 1, 1, ");
   says([&] { searchsorted(x, zeros({3, 3})); }, "[searchsorted] expected boundaries [n], or with the leading sizes");
   says([&] { repeat_interleave(x, arange(2) - 1, 0); }, "[repeat_interleave] expected numbers of at least 0, found -1");
   says([&] { masked_scatter(x, x == 0.0, zeros({4})); }, "the mask names 6 elements, and the source has 4");

@@ -43,6 +43,10 @@ TEST(SqueezeOp, Empty) {
 TEST(SqueezeOp, Errors) {
   const Tensor x = zeros({2, 3});
   EXPECT_NE(error_of([&] { x.squeeze(2); }).find("[squeeze] dimension 2 is out of range"), std::string::npos);
+  EXPECT_EQ(error_of([&] {
+              x.view({1, 1, 1, 1, 1, 1, 2, 3}).unsqueeze(0);
+            }),
+            "[unsqueeze] the result would have 9 dimensions; expected at most 8");
   EXPECT_NE(error_of([&] { x.unsqueeze(-4); }).find("[unsqueeze] dimension -4 is out of range"), std::string::npos);
 }
 

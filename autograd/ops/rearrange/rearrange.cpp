@@ -36,15 +36,15 @@ void write_one_hot(const std::int64_t* index, std::int64_t count, std::int64_t c
 
 constexpr std::int64_t kMostFactor = 1 << 15;  // of pixel_shuffle(), whose squares are sizes
 
-}  // namespace
-
-Tensor repeat(const Tensor& x, const Shape& times) {
-  LOCKSTEP_CHECK(x.defined() && times.dim() >= x.dim(), "[repeat] expected a number for each dimension of {}, found {}",
+Tensor repeated(const Tensor& x, const Shape& times, const char* op) {
+  LOCKSTEP_CHECK(x.defined() && times.dim() >= x.dim(), "[{}] expected a number for each dimension of {}, found {}", op,
                  to_string(x.sizes()), to_string(times));
   Tensor out = with_leading(x, times.dim());
   for (int d = 0; d < times.dim(); ++d) {
-    LOCKSTEP_CHECK(times[d] >= 0, "[repeat] expected numbers of at least 0, found {}", to_string(times));
+    LOCKSTEP_CHECK(times[d] >= 0, "[{}] expected numbers of at least 0, found {}", op, to_string(times));
     if (times[d] == 1) continue;
+    LOCKSTEP_CHECK(times.dim() < Shape::kMaxDims, "[{}] expected at most {} dimensions, found {}", op,
+                   Shape::kMaxDims - 1, to_string(times));
     Shape wide = out.sizes(), flat = out.sizes();
     wide.insert(d, times[d]);
     flat[d] *= times[d];
@@ -53,15 +53,23 @@ Tensor repeat(const Tensor& x, const Shape& times) {
   return apart(out, x);
 }
 
+}  // namespace
+
+Tensor repeat(const Tensor& x, const Shape& times) {
+  return repeated(x, times, "repeat");
+}
+
 Tensor tile(const Tensor& x, const Shape& times) {
   Shape all = times;
   while (all.dim() < x.dim()) all.insert(0, 1);
-  return repeat(x, all);
+  return repeated(x, all, "tile");
 }
 
 Tensor repeat_interleave(const Tensor& x, std::int64_t times, std::int64_t dim) {
   LOCKSTEP_CHECK(x.defined() && x.dim() > 0 && times >= 0,
                  "[repeat_interleave] expected a tensor with dimensions and a number of at least 0, found {}", times);
+  LOCKSTEP_CHECK(x.dim() < Shape::kMaxDims, "[repeat_interleave] expected at most {} dimensions, found {}",
+                 Shape::kMaxDims - 1, to_string(x.sizes()));
   const int d = wrap_dim(dim, x.dim(), "repeat_interleave");
   Shape wide = x.sizes(), flat = x.sizes();
   wide.insert(d + 1, times);
