@@ -17,7 +17,8 @@ class [[nodiscard]] EvalGuard {
     module.eval();
   }
   ~EvalGuard() {
-    for (const auto& [module, training] : modes_) module->train(training);  // those below come later
+    for (const auto& [module, training] : modes_)  // those below come later
+      if (module->is_training() != training) module->train(training);
   }
   EvalGuard(const EvalGuard&) = delete;
   EvalGuard& operator=(const EvalGuard&) = delete;

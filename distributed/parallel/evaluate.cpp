@@ -15,6 +15,7 @@
 #include "lockstep/nn/eval_guard.h"
 
 namespace lockstep::distributed {
+
 std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const data::Dataset>& dataset, std::size_t count,
                              const std::function<std::vector<double>(const data::Batch& batch)>& values,
                              const EvaluateOptions& options) {
