@@ -28,9 +28,9 @@ struct AutogradMeta final : AutogradMetaBase {
   Tensor grad;                                        ///< a leaf's accumulated gradient; undefined before the first
   std::atomic<AccumulateGrad*> accumulator{nullptr};  ///< owned; made on demand, see Note [Accumulators]
   struct LeafHook {
-    std::uint64_t key;
-    std::shared_ptr<Hook> function;
-    bool own;  ///< the library's, which runs even where a program's are held
+    std::uint64_t key;               ///< for Tensor::remove_hook()
+    std::shared_ptr<Hook> function;  ///< called with the leaf
+    bool own;                        ///< the library's, which runs even where a program's are held
   };
   std::vector<LeafHook> hooks;                   ///< in the order they were added
   std::atomic<std::uint64_t> next_hook_key = 1;  ///< key of the next hook

@@ -88,8 +88,8 @@ class MapDataset : public Dataset {
   /// and the index alone (SampleKeys).
   virtual Batch get(std::int64_t index) const = 0;
 
-  Batch get_batch(std::span<const std::int64_t> indices) const final;
-  std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const final;
+  Batch get_batch(std::span<const std::int64_t> indices) const final;                 ///< get() of each, stacked
+  std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const final;  ///< get() of each
 };
 
 /// Throws Error naming `dataset` unless every index lies in [0, size). For authors of datasets.

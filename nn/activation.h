@@ -298,15 +298,15 @@ namespace lockstep {
 /// Options of interpolate() by calls.
 class InterpolateFuncOptions {
  public:
-  InterpolateFuncOptions& mode(InterpolateMode value) {
+  InterpolateFuncOptions& mode(InterpolateMode value) {  ///< kNearest unless set
     value_.mode = value;
     return *this;
   }
-  InterpolateFuncOptions& align_corners(bool value) {
+  InterpolateFuncOptions& align_corners(bool value) {  ///< the corner pixels' centres stay where they are
     value_.align_corners = value;
     return *this;
   }
-  InterpolateFuncOptions& recompute_scale_factor(bool value) {
+  InterpolateFuncOptions& recompute_scale_factor(bool value) {  ///< places follow from both sizes
     value_.recompute_scale_factor = value;
     return *this;
   }
@@ -314,7 +314,7 @@ class InterpolateFuncOptions {
   InterpolateFuncOptions& size(const std::vector<std::int64_t>& value);
   /// One factor for each dimension; throws Error unless they are equal.
   InterpolateFuncOptions& scale_factor(const std::vector<double>& value);
-  operator const InterpolateOptions&() const { return value_; }
+  operator const InterpolateOptions&() const { return value_; }  ///< what has been set
 
  private:
   InterpolateOptions value_;
@@ -323,11 +323,11 @@ class InterpolateFuncOptions {
 class PadFuncOptions {
  public:
   PadFuncOptions(std::vector<std::int64_t> padding) : padding_(std::move(padding)) {}
-  PadFuncOptions& mode(PadMode value) {
+  PadFuncOptions& mode(PadMode value) {  ///< what the padding holds
     mode_ = value;
     return *this;
   }
-  PadFuncOptions& value(double value) {
+  PadFuncOptions& value(double value) {  ///< of constant padding
     value_ = value;
     return *this;
   }
@@ -345,15 +345,15 @@ Tensor pad(const Tensor& x, const PadFuncOptions& options);
 /// Options of normalize() by calls.
 class NormalizeFuncOptions {
  public:
-  NormalizeFuncOptions& p(double value) {
+  NormalizeFuncOptions& p(double value) {  ///< order of the norm
     p_ = value;
     return *this;
   }
-  NormalizeFuncOptions& dim(std::int64_t value) {
+  NormalizeFuncOptions& dim(std::int64_t value) {  ///< along which norms are taken
     dim_ = value;
     return *this;
   }
-  NormalizeFuncOptions& eps(double value) {
+  NormalizeFuncOptions& eps(double value) {  ///< the least norm that is divided by
     eps_ = value;
     return *this;
   }

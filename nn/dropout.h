@@ -19,8 +19,8 @@ class Dropout : public Module {
   void set_part(int dim, std::int64_t index, std::int64_t count);
   /// Where a part begins, and the size of the whole.
   struct Place {
-    std::int64_t first = 0;
-    std::int64_t size = 0;
+    std::int64_t first = 0;  ///< position of the part's first element along `dim`
+    std::int64_t size = 0;   ///< elements of the whole along `dim`
   };
   /// The same for parts of any sizes: `place` finds that of a part of so many elements along `dim`.
   void set_part(int dim, std::function<Place(std::int64_t own)> place);

@@ -101,7 +101,7 @@ class Bilinear : public ModuleOf<Bilinear> {
   Bilinear(std::int64_t in1, std::int64_t in2, std::int64_t out, BilinearOptions options = {});
   Bilinear(Module* parent, std::string_view name, std::int64_t in1, std::int64_t in2, std::int64_t out,
            BilinearOptions options = {});
-  Tensor forward(const Tensor& a, const Tensor& b);
+  Tensor forward(const Tensor& a, const Tensor& b);  ///< y [*, out]
 
   Parameter weight;  ///< [out, in1, in2]
   Parameter bias;    ///< [out]; undefined without bias

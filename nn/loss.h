@@ -20,6 +20,7 @@ namespace lockstep::nn {
 class MSELoss : public ModuleOf<MSELoss> {
  public:
   explicit MSELoss(Reduction reduction = Reduction::mean) : reduction_(reduction) {}
+  /// Of floating-point tensors whose shapes broadcast.
   Tensor forward(const Tensor& input, const Tensor& target) const { return mse_loss(input, target, {reduction_}); }
 
  private:
@@ -30,6 +31,7 @@ class MSELoss : public ModuleOf<MSELoss> {
 class L1Loss : public ModuleOf<L1Loss> {
  public:
   explicit L1Loss(Reduction reduction = Reduction::mean) : reduction_(reduction) {}
+  /// Of floating-point tensors whose shapes broadcast.
   Tensor forward(const Tensor& input, const Tensor& target) const { return l1_loss(input, target, reduction_); }
 
  private:
@@ -41,6 +43,7 @@ class SmoothL1Loss : public ModuleOf<SmoothL1Loss> {
  public:
   explicit SmoothL1Loss(double beta = 1.0, Reduction reduction = Reduction::mean)
       : beta_(beta), reduction_(reduction) {}
+  /// Of floating-point tensors whose shapes broadcast.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return smooth_l1_loss(input, target, beta_, reduction_);
   }
@@ -55,6 +58,7 @@ class HuberLoss : public ModuleOf<HuberLoss> {
  public:
   explicit HuberLoss(double delta = 1.0, Reduction reduction = Reduction::mean)
       : delta_(delta), reduction_(reduction) {}
+  /// Of floating-point tensors whose shapes broadcast.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return huber_loss(input, target, delta_, reduction_);
   }
@@ -69,6 +73,7 @@ class BCELoss : public ModuleOf<BCELoss> {
  public:
   explicit BCELoss(Reduction reduction = Reduction::mean, Tensor weight = {})
       : reduction_(reduction), weight_(std::move(weight)) {}
+  /// Of probabilities and targets of the same shape.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return binary_cross_entropy(input, target, weight_, reduction_);
   }
@@ -82,6 +87,7 @@ class BCELoss : public ModuleOf<BCELoss> {
 class BCEWithLogitsLoss : public ModuleOf<BCEWithLogitsLoss> {
  public:
   explicit BCEWithLogitsLoss(BceWithLogitsOptions options = {}) : options_(options) {}
+  /// Of logits and targets in [0, 1] of the same shape.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return binary_cross_entropy_with_logits(input, target, options_);
   }
@@ -94,6 +100,7 @@ class BCEWithLogitsLoss : public ModuleOf<BCEWithLogitsLoss> {
 class CrossEntropyLoss : public ModuleOf<CrossEntropyLoss> {
  public:
   explicit CrossEntropyLoss(CrossEntropyOptions options = {}) : options_(options) {}
+  /// Of logits [N, C] or [N, C, d1, ...] and classes [N] or [N, d1, ...], or probabilities of the logits' shape.
   Tensor forward(const Tensor& input, const Tensor& target) const { return cross_entropy(input, target, options_); }
 
  private:
@@ -104,6 +111,7 @@ class CrossEntropyLoss : public ModuleOf<CrossEntropyLoss> {
 class NLLLoss : public ModuleOf<NLLLoss> {
  public:
   explicit NLLLoss(NllLossOptions options = {}) : options_(options) {}
+  /// Of logarithms of probabilities [N, C] or [N, C, d1, ...] and classes [N] or [N, d1, ...].
   Tensor forward(const Tensor& input, const Tensor& target) const { return nll_loss(input, target, options_); }
 
  private:
@@ -120,6 +128,7 @@ class KLDivLoss : public ModuleOf<KLDivLoss> {
                   log_target) {}
   explicit KLDivLoss(std::string_view reduction, bool log_target = false)
       : reduction_(reduction), log_target_(log_target) {}
+  /// Of logarithms of probabilities and, unless log_target, probabilities.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return kl_div(input, target, std::string_view(reduction_), log_target_);
   }
@@ -134,6 +143,7 @@ class HingeEmbeddingLoss : public ModuleOf<HingeEmbeddingLoss> {
  public:
   explicit HingeEmbeddingLoss(double margin = 1.0, Reduction reduction = Reduction::mean)
       : margin_(margin), reduction_(reduction) {}
+  /// Of distances and targets that are 1 or -1.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return hinge_embedding_loss(input, target, margin_, reduction_);
   }
@@ -147,6 +157,7 @@ class HingeEmbeddingLoss : public ModuleOf<HingeEmbeddingLoss> {
 class SoftMarginLoss : public ModuleOf<SoftMarginLoss> {
  public:
   explicit SoftMarginLoss(Reduction reduction = Reduction::mean) : reduction_(reduction) {}
+  /// Of scores and targets that are 1 or -1.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return soft_margin_loss(input, target, reduction_);
   }
@@ -160,6 +171,7 @@ class MarginRankingLoss : public ModuleOf<MarginRankingLoss> {
  public:
   explicit MarginRankingLoss(double margin = 0.0, Reduction reduction = Reduction::mean)
       : margin_(margin), reduction_(reduction) {}
+  /// `target` is 1 where a should be larger than b, -1 where b should.
   Tensor forward(const Tensor& a, const Tensor& b, const Tensor& target) const {
     return margin_ranking_loss(a, b, target, margin_, reduction_);
   }
@@ -174,6 +186,7 @@ class CosineEmbeddingLoss : public ModuleOf<CosineEmbeddingLoss> {
  public:
   explicit CosineEmbeddingLoss(double margin = 0.0, Reduction reduction = Reduction::mean)
       : margin_(margin), reduction_(reduction) {}
+  /// Of rows [N, D] and targets [N]: 1 for a pair that should be alike, -1 for one that should not.
   Tensor forward(const Tensor& a, const Tensor& b, const Tensor& target) const {
     return cosine_embedding_loss(a, b, target, margin_, reduction_);
   }
@@ -189,6 +202,7 @@ class TripletMarginLoss : public ModuleOf<TripletMarginLoss> {
   explicit TripletMarginLoss(double margin = 1.0, double order = 2.0, bool swap = false,
                              Reduction reduction = Reduction::mean)
       : margin_(margin), order_(order), swap_(swap), reduction_(reduction) {}
+  /// Of rows [N, D] each.
   Tensor forward(const Tensor& anchor, const Tensor& positive, const Tensor& negative) const {
     return triplet_margin_loss(anchor, positive, negative, margin_, order_, 1e-6, swap_, reduction_);
   }
@@ -205,6 +219,7 @@ class GaussianNLLLoss : public ModuleOf<GaussianNLLLoss> {
  public:
   explicit GaussianNLLLoss(double eps = 1e-6, Reduction reduction = Reduction::mean)
       : eps_(eps), reduction_(reduction) {}
+  /// Of means, observations and variances.
   Tensor forward(const Tensor& input, const Tensor& target, const Tensor& var) const {
     return gaussian_nll_loss(input, target, var, eps_, reduction_);
   }
@@ -219,6 +234,7 @@ class PoissonNLLLoss : public ModuleOf<PoissonNLLLoss> {
  public:
   explicit PoissonNLLLoss(bool log_input = true, Reduction reduction = Reduction::mean)
       : log_input_(log_input), reduction_(reduction) {}
+  /// Of rates, or with log_input their logarithms, and counts.
   Tensor forward(const Tensor& input, const Tensor& target) const {
     return poisson_nll_loss(input, target, log_input_, 1e-8, reduction_);
   }
@@ -247,6 +263,7 @@ class CTCLoss : public ModuleOf<CTCLoss> {
 class CosineSimilarity : public ModuleOf<CosineSimilarity> {
  public:
   explicit CosineSimilarity(std::int64_t dim = 1, double eps = 1e-8) : dim_(dim), eps_(eps) {}
+  /// Of tensors whose shapes broadcast; the result is without `dim`.
   Tensor forward(const Tensor& a, const Tensor& b) const { return cosine_similarity(a, b, dim_, eps_); }
 
  private:
@@ -259,6 +276,7 @@ class PairwiseDistance : public ModuleOf<PairwiseDistance> {
  public:
   explicit PairwiseDistance(double order = 2.0, double eps = 1e-6, bool keepdim = false)
       : order_(order), eps_(eps), keepdim_(keepdim) {}
+  /// Of rows [N, D]: [N], or [N, 1] with keepdim.
   Tensor forward(const Tensor& a, const Tensor& b) const { return pairwise_distance(a, b, order_, eps_, keepdim_); }
 
  private:
@@ -276,23 +294,23 @@ namespace lockstep {
 /// CrossEntropyOptions: `F::cross_entropy(x, y, F::CrossEntropyFuncOptions().reduction(kSum).ignore_index(0))`.
 class CrossEntropyFuncOptions {
  public:
-  CrossEntropyFuncOptions& reduction(Reduction value) {
+  CrossEntropyFuncOptions& reduction(Reduction value) {  ///< mean or sum over the samples, or each of them
     value_.reduction = value;
     return *this;
   }
-  CrossEntropyFuncOptions& ignore_index(std::int64_t value) {
+  CrossEntropyFuncOptions& ignore_index(std::int64_t value) {  ///< targets of this value count for nothing
     value_.ignore_index = value;
     return *this;
   }
-  CrossEntropyFuncOptions& label_smoothing(double value) {
+  CrossEntropyFuncOptions& label_smoothing(double value) {  ///< share that all classes get evenly, in [0, 1]
     value_.label_smoothing = value;
     return *this;
   }
-  CrossEntropyFuncOptions& weight(Tensor value) {
+  CrossEntropyFuncOptions& weight(Tensor value) {  ///< [C], a factor for each class
     value_.weight = std::move(value);
     return *this;
   }
-  operator const CrossEntropyOptions&() const { return value_; }
+  operator const CrossEntropyOptions&() const { return value_; }  ///< what has been set
 
  private:
   CrossEntropyOptions value_;
@@ -300,19 +318,19 @@ class CrossEntropyFuncOptions {
 /// NllLossOptions by calls.
 class NLLLossFuncOptions {
  public:
-  NLLLossFuncOptions& reduction(Reduction value) {
+  NLLLossFuncOptions& reduction(Reduction value) {  ///< mean or sum over the samples, or each of them
     value_.reduction = value;
     return *this;
   }
-  NLLLossFuncOptions& ignore_index(std::int64_t value) {
+  NLLLossFuncOptions& ignore_index(std::int64_t value) {  ///< targets of this value count for nothing
     value_.ignore_index = value;
     return *this;
   }
-  NLLLossFuncOptions& weight(Tensor value) {
+  NLLLossFuncOptions& weight(Tensor value) {  ///< [C], a factor for each class
     value_.weight = std::move(value);
     return *this;
   }
-  operator const NllLossOptions&() const { return value_; }
+  operator const NllLossOptions&() const { return value_; }  ///< what has been set
 
  private:
   NllLossOptions value_;
@@ -320,11 +338,11 @@ class NLLLossFuncOptions {
 /// MseLossOptions by calls.
 class MSELossFuncOptions {
  public:
-  MSELossFuncOptions& reduction(Reduction value) {
+  MSELossFuncOptions& reduction(Reduction value) {  ///< mean or sum over the elements, or all of them
     value_.reduction = value;
     return *this;
   }
-  operator const MseLossOptions&() const { return value_; }
+  operator const MseLossOptions&() const { return value_; }  ///< what has been set
 
  private:
   MseLossOptions value_;
@@ -332,19 +350,19 @@ class MSELossFuncOptions {
 /// BceWithLogitsOptions by calls.
 class BinaryCrossEntropyWithLogitsFuncOptions {
  public:
-  BinaryCrossEntropyWithLogitsFuncOptions& reduction(Reduction value) {
+  BinaryCrossEntropyWithLogitsFuncOptions& reduction(Reduction value) {  ///< mean or sum over the elements, or all
     value_.reduction = value;
     return *this;
   }
-  BinaryCrossEntropyWithLogitsFuncOptions& weight(Tensor value) {
+  BinaryCrossEntropyWithLogitsFuncOptions& weight(Tensor value) {  ///< a factor for each element
     value_.weight = std::move(value);
     return *this;
   }
-  BinaryCrossEntropyWithLogitsFuncOptions& pos_weight(Tensor value) {
+  BinaryCrossEntropyWithLogitsFuncOptions& pos_weight(Tensor value) {  ///< a factor for the positive part
     value_.pos_weight = std::move(value);
     return *this;
   }
-  operator const BceWithLogitsOptions&() const { return value_; }
+  operator const BceWithLogitsOptions&() const { return value_; }  ///< what has been set
 
  private:
   BceWithLogitsOptions value_;
@@ -352,11 +370,11 @@ class BinaryCrossEntropyWithLogitsFuncOptions {
 /// Options of binary_cross_entropy() by calls.
 class BinaryCrossEntropyFuncOptions {
  public:
-  BinaryCrossEntropyFuncOptions& reduction(Reduction value) {
+  BinaryCrossEntropyFuncOptions& reduction(Reduction value) {  ///< mean or sum over the elements, or all of them
     reduction_ = value;
     return *this;
   }
-  BinaryCrossEntropyFuncOptions& weight(Tensor value) {
+  BinaryCrossEntropyFuncOptions& weight(Tensor value) {  ///< a factor for each element
     weight_ = std::move(value);
     return *this;
   }

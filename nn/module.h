@@ -33,8 +33,8 @@ class NamedTensors : public std::vector<NamedTensor> {
  public:
   using std::vector<NamedTensor>::vector;
   using std::vector<NamedTensor>::operator[];
-  const Tensor* find(std::string_view name) const;  ///< null if there is none of that name
-  bool contains(std::string_view name) const { return find(name) != nullptr; }
+  const Tensor* find(std::string_view name) const;                              ///< null if there is none of that name
+  bool contains(std::string_view name) const { return find(name) != nullptr; }  ///< whether find() finds one
   /// Throws Error if there is none of that name.
   const Tensor& operator[](std::string_view name) const;
   std::vector<std::string> keys() const;  ///< the names

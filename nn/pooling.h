@@ -31,7 +31,7 @@ class MaxUnpool2d : public ModuleOf<MaxUnpool2d> {
   explicit MaxUnpool2d(Size2d kernel, MaxUnpool2dOptions options = {}) : kernel_(kernel), options_(options) {}
   MaxUnpool2d(Module* parent, std::string_view name, Size2d kernel, MaxUnpool2dOptions options = {})
       : ModuleOf(parent, name), kernel_(kernel), options_(options) {}
-  Tensor forward(const Tensor& x, const Tensor& indices);
+  Tensor forward(const Tensor& x, const Tensor& indices);  ///< `indices`: int64, of the sizes of x
   /// With the sizes of a result of its own.
   Tensor forward(const Tensor& x, const Tensor& indices, Size2d output_size);
 

@@ -87,10 +87,10 @@ enum class TransformerActivation : std::uint8_t { relu, gelu };
 struct TransformerLayerOptions {
   std::int64_t dim_feedforward = 2048;  ///< width between linear1 and linear2
   double dropout = 0.1;                 ///< of attention weights, of what is added to x, and after the activation
-  TransformerActivation activation = TransformerActivation::relu;
-  bool norm_first = false;  ///< norms before what is added to x, not after the sum
-  bool bias = true;         ///< of projections and norms
-  double layer_norm_eps = 1e-5;
+  TransformerActivation activation = TransformerActivation::relu;  ///< between linear1 and linear2
+  bool norm_first = false;       ///< norms before what is added to x, not after the sum
+  bool bias = true;              ///< of projections and norms
+  double layer_norm_eps = 1e-5;  ///< of the norms
 };
 
 /// torch.nn.TransformerEncoderLayer with batch_first = True, in names, shapes and values: [N, S, width] to the same, by
@@ -112,12 +112,12 @@ class TransformerEncoderLayer : public Module {
     return forward(x, masks);
   }
 
-  MultiheadAttention self_attn;
-  Linear linear1;
-  Dropout dropout;
-  Linear linear2;
-  LayerNorm norm1, norm2;
-  Dropout dropout1, dropout2;
+  MultiheadAttention self_attn;  ///< x to itself
+  Linear linear1;                ///< width to dim_feedforward
+  Dropout dropout;               ///< after the activation
+  Linear linear2;                ///< dim_feedforward to width
+  LayerNorm norm1, norm2;        ///< of self_attn, and of the two products
+  Dropout dropout1, dropout2;    ///< of what self_attn and the two products add to x
 
  private:
   TransformerLayerOptions options_;
@@ -167,12 +167,12 @@ class TransformerDecoderLayer : public ModuleOf<TransformerDecoderLayer> {
     return forward(x, memory, masks, memory_masks);
   }
 
-  MultiheadAttention self_attn, multihead_attn;
-  Linear linear1;
-  Dropout dropout;
-  Linear linear2;
-  LayerNorm norm1, norm2, norm3;
-  Dropout dropout1, dropout2, dropout3;
+  MultiheadAttention self_attn, multihead_attn;  ///< x to itself, and to memory
+  Linear linear1;                                ///< width to dim_feedforward
+  Dropout dropout;                               ///< after the activation
+  Linear linear2;                                ///< dim_feedforward to width
+  LayerNorm norm1, norm2, norm3;                 ///< of self_attn, of multihead_attn, and of the two products
+  Dropout dropout1, dropout2, dropout3;          ///< of what these three add to x
 
  private:
   TransformerLayerOptions options_;
@@ -180,8 +180,8 @@ class TransformerDecoderLayer : public ModuleOf<TransformerDecoderLayer> {
 
 /// Options of TransformerEncoder and TransformerDecoder.
 struct TransformerStackOptions {
-  TransformerLayerOptions layer = {};
-  bool norm = false;  ///< a norm after the last layer
+  TransformerLayerOptions layer = {};  ///< of each layer
+  bool norm = false;                   ///< a norm after the last layer
 };
 
 /// `count` TransformerEncoderLayers one after the other: "layers.0" ..., and "norm" if asked for. [N, S, width].
@@ -201,8 +201,8 @@ class TransformerEncoder : public Module {
     return forward(x, masks);
   }
 
-  ModuleList<TransformerEncoderLayer> layers{this, "layers"};
-  std::unique_ptr<LayerNorm> norm;  ///< null without
+  ModuleList<TransformerEncoderLayer> layers{this, "layers"};  ///< in the order of their work
+  std::unique_ptr<LayerNorm> norm;                             ///< null without
 };
 
 /// `count` TransformerDecoderLayers one after the other: "layers.0" ..., and "norm" if asked for. [N, T, width].
@@ -222,15 +222,15 @@ class TransformerDecoder : public ModuleOf<TransformerDecoder> {
     return forward(x, memory, masks, memory_masks);
   }
 
-  ModuleList<TransformerDecoderLayer> layers{this, "layers"};
-  std::unique_ptr<LayerNorm> norm;  ///< null without
+  ModuleList<TransformerDecoderLayer> layers{this, "layers"};  ///< in the order of their work
+  std::unique_ptr<LayerNorm> norm;                             ///< null without
 };
 
 /// Options of Transformer.
 struct TransformerOptions {
-  int encoder_layers = 6;
-  int decoder_layers = 6;
-  TransformerLayerOptions layer = {};
+  int encoder_layers = 6;              ///< number of layers in the encoder
+  int decoder_layers = 6;              ///< number of layers in the decoder
+  TransformerLayerOptions layer = {};  ///< of each layer of both
 };
 
 /// What each attention of a Transformer leaves out.
@@ -260,8 +260,8 @@ class Transformer : public ModuleOf<Transformer> {
   /// without a tensor.
   static Tensor generate_square_subsequent_mask(std::int64_t length);
 
-  TransformerEncoder encoder;
-  TransformerDecoder decoder;
+  TransformerEncoder encoder;  ///< of src
+  TransformerDecoder decoder;  ///< of tgt, which looks at the encoder's result
 };
 
 }  // namespace lockstep::nn

@@ -22,8 +22,8 @@ class Stream {
   /// A stream that from_pool() hands out to nobody else.
   static Stream create(int device, bool high_priority = false);
 
-  CUstream_st* handle() const { return handle_; }
-  int device() const { return device_; }
+  CUstream_st* handle() const { return handle_; }  ///< CUDA's own; null for the default stream
+  int device() const { return device_; }           ///< number of the device
   /// Blocks until all work put here so far is done. Throws Error if any of it failed.
   void synchronize() const;
   /// What is put here from now on waits for the event.
@@ -48,12 +48,12 @@ class Event {
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
 
-  void record(const Stream& stream);
-  bool is_done() const;
-  void synchronize() const;
+  void record(const Stream& stream);  ///< stands behind all that has been put on the stream so far
+  bool is_done() const;               ///< whether that is done
+  void synchronize() const;           ///< blocks until it is
   /// Milliseconds from `start` to this event; both recorded and done.
   double elapsed_ms(const Event& start) const;
-  CUevent_st* handle() const { return handle_; }
+  CUevent_st* handle() const { return handle_; }  ///< CUDA's own
 
  private:
   int device_;

@@ -167,8 +167,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// Has tensors on this type of device served, before the first operation. The last executor added also runs what has
   /// no tensor, and names the backend.
   void add(DeviceType type, std::unique_ptr<Executor> executor);
-  const ProcessGroupOptions& options() const { return options_; }
-  FlightRecorder& recorder() { return recorder_; }
+  const ProcessGroupOptions& options() const { return options_; }  ///< as given to the constructor
+  FlightRecorder& recorder() { return recorder_; }                 ///< of this group's operations
   /// Null in a group of the first constructor.
   const std::shared_ptr<GroupFailure>& failure() const { return failure_; }
 

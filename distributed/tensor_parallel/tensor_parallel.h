@@ -33,8 +33,8 @@ enum class TensorSplit : std::uint8_t {
 
 /// Which layers, and how.
 struct TensorRule {
-  std::string layers;  ///< name of a layer, with * for any one name between dots: "h.*.mlp.c_fc"
-  TensorSplit split = TensorSplit::column;
+  std::string layers;                       ///< name of a layer, with * for any one name between dots: "h.*.mlp.c_fc"
+  TensorSplit split = TensorSplit::column;  ///< how they are divided
   std::int64_t parts = 1;  ///< of a column layer that is several, one under the other: 3 for queries, keys and values
   /// A column layer gives its outputs whole on every rank, where no row layer reads them: a head, whose logits the
   /// model goes on with (PyTorch's output_layouts=Replicate()). Not with several parts.

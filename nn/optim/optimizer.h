@@ -52,8 +52,8 @@ struct ParamGroupView {
 struct OptimizerStateReader {
   /// What is known of a tensor without reading it.
   struct Entry {
-    Shape sizes;
-    DType dtype;
+    Shape sizes;  ///< of the whole tensor
+    DType dtype;  ///< as it is stored
   };
 
   std::string type;                       ///< as in OptimizerState

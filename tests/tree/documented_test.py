@@ -1,4 +1,4 @@
-"""Public declarations are explained by a comment (///), 95 of 100 at least. --list prints those that are not."""
+"""Public declarations are explained by a comment (///), 98 of 100 at least. --list prints those that are not."""
 
 import sys
 import unittest
@@ -6,7 +6,7 @@ import unittest
 import sources
 from declarations import declarations
 
-BAR = 0.95
+BAR = 0.98
 
 HEADER = """#pragma once
 namespace lockstep {

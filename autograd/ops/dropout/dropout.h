@@ -15,8 +15,8 @@ Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
 /// Where a tensor lies in a larger one: its elements of dimension `dim` (from the end if negative) are those from
 /// `first` on of `size`.
 struct DropoutPart {
-  int dim = -1;
-  std::int64_t first = 0, size = 0;
+  int dim = -1;                      ///< in which the tensor is a part
+  std::int64_t first = 0, size = 0;  ///< position of its first element, and elements of the whole
 };
 /// dropout() of a part of a tensor: drops what dropout() of all of it drops there. Throws Error for a part that does
 /// not lie within.

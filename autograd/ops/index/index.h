@@ -47,10 +47,10 @@ struct Slice {
 /// One of these, or a tensor or a number.
 class TensorIndex {
  public:
-  enum class Kind : std::uint8_t { tensor, number, slice, none, ellipsis };
-  TensorIndex(std::nullopt_t) : kind_(Kind::none) {}    ///< None
-  TensorIndex(EllipsisType) : kind_(Kind::ellipsis) {}  ///< Ellipsis
-  TensorIndex(const char* dots);                        ///< "..."; throws Error for anything else
+  enum class Kind : std::uint8_t { tensor, number, slice, none, ellipsis };  ///< what it can be
+  TensorIndex(std::nullopt_t) : kind_(Kind::none) {}                         ///< None
+  TensorIndex(EllipsisType) : kind_(Kind::ellipsis) {}                       ///< Ellipsis
+  TensorIndex(const char* dots);                                             ///< "..."; throws Error for anything else
   TensorIndex(Slice slice) : kind_(Kind::slice), slice_(slice) {}
   TensorIndex(Tensor tensor) : tensor_(std::move(tensor)) {}  ///< positions, a mask, or undefined: all
   template <typename T>

@@ -22,7 +22,7 @@ inline constexpr InterpolateMode kArea = InterpolateMode::area;            ///< 
 struct InterpolateOptions {
   Size2d size = 0;            ///< of the result; 0: given by scale_factor. Of rows [n, c, w] the width counts
   double scale_factor = 0.0;  ///< the result's size is floor(size * scale_factor); 0: given by size
-  InterpolateMode mode = InterpolateMode::nearest;
+  InterpolateMode mode = InterpolateMode::nearest;  ///< how values between pixels are found
   bool align_corners = false;           ///< unless nearest or area: the corner pixels' centres stay where they are
   bool recompute_scale_factor = false;  ///< places follow from both sizes, instead of from scale_factor
   Size3d volume_size = 0;               ///< of the result, instead of size, for volumes
