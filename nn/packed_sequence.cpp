@@ -153,8 +153,8 @@ Tensor with_rows(const Tensor& changed, const Tensor& state, std::int64_t n) {
 
 /// recurrent() over packed sequences: stretch by stretch, with the states of those that have ended, or, from the end,
 /// not begun, left as they are.
-RecurrentResult over_packed(Cell cell, const Tensor& data, const std::vector<Stretch>& stretches, CellState state,
-                            const CellWeights& weights, bool reverse) {
+RecurrentResult over_packed(RecurrentCell cell, const Tensor& data, const std::vector<Stretch>& stretches,
+                            CellState state, const CellWeights& weights, bool reverse) {
   const std::int64_t n = stretches.front().count;
   std::vector<Tensor> outputs(stretches.size());
   for (std::size_t k = 0; k < stretches.size(); ++k) {
@@ -193,7 +193,8 @@ std::pair<PackedSequence, LSTMState> RecurrentLayers::run(const PackedSequence& 
     return state.defined() ? reordered(state, packed.sorted_indices)
                            : zeros({rows, n, width_}, options_of(packed.data));
   };
-  const Tensor start_h = start_of(given.h, "h"), start_c = cell_ == Cell::lstm ? start_of(given.c, "c") : Tensor();
+  const Tensor start_h = start_of(given.h, "h"),
+               start_c = cell_ == RecurrentCell::lstm ? start_of(given.c, "c") : Tensor();
   Tensor x = packed.data;
   std::vector<Tensor> h, c;
   for (std::int64_t layer = 0; layer < options_.num_layers; ++layer) {

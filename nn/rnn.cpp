@@ -13,12 +13,12 @@
 namespace lockstep::nn {
 namespace {
 
-const char* name_of(Cell cell) {
-  return cell == Cell::lstm ? "nn::LSTM" : cell == Cell::gru ? "nn::GRU" : "nn::RNN";
+const char* name_of(RecurrentCell cell) {
+  return cell == RecurrentCell::lstm ? "nn::LSTM" : cell == RecurrentCell::gru ? "nn::GRU" : "nn::RNN";
 }
 
-std::int64_t gates_of(Cell cell) {
-  return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
+std::int64_t gates_of(RecurrentCell cell) {
+  return cell == RecurrentCell::lstm ? 4 : cell == RecurrentCell::gru ? 3 : 1;
 }
 
 Tensor drawn(const Shape& sizes, std::int64_t width) {
@@ -33,7 +33,7 @@ Tensor layer_of(const Tensor& state, std::int64_t i) {
   return state.defined() ? state.select(0, i) : state;
 }
 
-void check_state(Cell cell, const Tensor& state, std::int64_t rows, std::int64_t n, std::int64_t width,
+void check_state(RecurrentCell cell, const Tensor& state, std::int64_t rows, std::int64_t n, std::int64_t width,
                  const char* what) {
   if (!state.defined()) return;
   LOCKSTEP_CHECK(state.sizes() == Shape({rows, n, width}),
@@ -43,7 +43,7 @@ void check_state(Cell cell, const Tensor& state, std::int64_t rows, std::int64_t
 
 }  // namespace
 
-RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std::int64_t width,
+RecurrentLayers::RecurrentLayers(Module* owner, RecurrentCell cell, std::int64_t in, std::int64_t width,
                                  const RNNOptions& options)
     : cell_(cell), in_(in), width_(width), options_(options) {
   LOCKSTEP_CHECK(in > 0 && width > 0 && options.num_layers > 0,
@@ -51,9 +51,10 @@ RecurrentLayers::RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std:
                  options.num_layers);
   LOCKSTEP_CHECK(options.dropout >= 0.0 && options.dropout <= 1.0, "[{}] expected 0 <= dropout <= 1, found {}",
                  name_of(cell), options.dropout);
-  LOCKSTEP_CHECK(options.proj_size == 0 || (cell == Cell::lstm && options.proj_size > 0 && options.proj_size < width),
-                 "[{}] a proj_size is for LSTM, from 1 to less than the width {}; found {}", name_of(cell), width,
-                 options.proj_size);
+  LOCKSTEP_CHECK(
+      options.proj_size == 0 || (cell == RecurrentCell::lstm && options.proj_size > 0 && options.proj_size < width),
+      "[{}] a proj_size is for LSTM, from 1 to less than the width {}; found {}", name_of(cell), width,
+      options.proj_size);
   const std::int64_t gates = gates_of(cell) * width;
   for (std::int64_t layer = 0; layer < options.num_layers; ++layer)
     for (std::int64_t direction = 0; direction < directions(); ++direction) {
@@ -149,7 +150,7 @@ std::pair<Tensor, LSTMState> RecurrentLayers::run(const Tensor& given, const LST
 RNN::RNN(std::int64_t in, std::int64_t width, RNNOptions options) : RNN(nullptr, {}, in, width, options) {}
 RNN::RNN(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options)
     : ModuleOf(parent, name),
-      RecurrentLayers(this, options.relu ? Cell::rnn_relu : Cell::rnn_tanh, in, width, options) {}
+      RecurrentLayers(this, options.relu ? RecurrentCell::rnn_relu : RecurrentCell::rnn_tanh, in, width, options) {}
 std::pair<Tensor, Hidden> RNN::forward(const Tensor& x, const Hidden& start) {
   const auto [output, state] = run(x, {start, {}}, is_training());
   return {output, state.h};
@@ -157,14 +158,14 @@ std::pair<Tensor, Hidden> RNN::forward(const Tensor& x, const Hidden& start) {
 
 LSTM::LSTM(std::int64_t in, std::int64_t width, RNNOptions options) : LSTM(nullptr, {}, in, width, options) {}
 LSTM::LSTM(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options)
-    : ModuleOf(parent, name), RecurrentLayers(this, Cell::lstm, in, width, options) {}
+    : ModuleOf(parent, name), RecurrentLayers(this, RecurrentCell::lstm, in, width, options) {}
 std::pair<Tensor, LSTMState> LSTM::forward(const Tensor& x, const LSTMState& start) {
   return run(x, start, is_training());
 }
 
 GRU::GRU(std::int64_t in, std::int64_t width, RNNOptions options) : GRU(nullptr, {}, in, width, options) {}
 GRU::GRU(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, RNNOptions options)
-    : ModuleOf(parent, name), RecurrentLayers(this, Cell::gru, in, width, options) {}
+    : ModuleOf(parent, name), RecurrentLayers(this, RecurrentCell::gru, in, width, options) {}
 std::pair<Tensor, Hidden> GRU::forward(const Tensor& x, const Hidden& start) {
   const auto [output, state] = run(x, {start, {}}, is_training());
   return {output, state.h};
@@ -176,7 +177,7 @@ CellParameters::CellParameters(Module* owner, std::int64_t gates, std::int64_t i
       bias_ih(owner, "bias_ih", bias ? drawn({gates * width}, width) : Tensor()),
       bias_hh(owner, "bias_hh", bias ? drawn({gates * width}, width) : Tensor()) {}
 
-LSTMState CellParameters::step(Cell cell, const Tensor& x, const LSTMState& start) const {
+LSTMState CellParameters::step(RecurrentCell cell, const Tensor& x, const LSTMState& start) const {
   LOCKSTEP_CHECK(x.defined() && (x.dim() == 1 || x.dim() == 2), "[{}Cell] expected x [N, in] or [in], found {}",
                  name_of(cell), x.defined() ? to_string(x.sizes()) : "an undefined tensor");
   if (x.dim() == 1) {
@@ -194,21 +195,21 @@ RNNCell::RNNCell(std::int64_t in, std::int64_t width, bool bias, bool relu)
 RNNCell::RNNCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias, bool relu)
     : ModuleOf(parent, name), CellParameters(this, 1, in, width, bias), relu_(relu) {}
 Tensor RNNCell::forward(const Tensor& x, const Tensor& h) {
-  return step(relu_ ? Cell::rnn_relu : Cell::rnn_tanh, x, {h, {}}).h;
+  return step(relu_ ? RecurrentCell::rnn_relu : RecurrentCell::rnn_tanh, x, {h, {}}).h;
 }
 
 LSTMCell::LSTMCell(std::int64_t in, std::int64_t width, bool bias) : LSTMCell(nullptr, {}, in, width, bias) {}
 LSTMCell::LSTMCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias)
     : ModuleOf(parent, name), CellParameters(this, 4, in, width, bias) {}
 LSTMState LSTMCell::forward(const Tensor& x, const LSTMState& state) {
-  return step(Cell::lstm, x, state);
+  return step(RecurrentCell::lstm, x, state);
 }
 
 GRUCell::GRUCell(std::int64_t in, std::int64_t width, bool bias) : GRUCell(nullptr, {}, in, width, bias) {}
 GRUCell::GRUCell(Module* parent, std::string_view name, std::int64_t in, std::int64_t width, bool bias)
     : ModuleOf(parent, name), CellParameters(this, 3, in, width, bias) {}
 Tensor GRUCell::forward(const Tensor& x, const Tensor& h) {
-  return step(Cell::gru, x, {h, {}}).h;
+  return step(RecurrentCell::gru, x, {h, {}}).h;
 }
 
 }  // namespace lockstep::nn

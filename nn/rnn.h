@@ -77,7 +77,7 @@ class RecurrentLayers {
   std::int64_t directions() const { return options_.bidirectional ? 2 : 1; }  ///< 2 if bidirectional
 
  protected:
-  RecurrentLayers(Module* owner, Cell cell, std::int64_t in, std::int64_t width, const RNNOptions& options);
+  RecurrentLayers(Module* owner, RecurrentCell cell, std::int64_t in, std::int64_t width, const RNNOptions& options);
   /// The outputs of the last layer, and the state after the last step.
   std::pair<Tensor, LSTMState> run(const Tensor& x, const LSTMState& start, bool is_training) const;
   /// The same of sequences of several lengths; states are in the order in which these were given.
@@ -92,7 +92,7 @@ class RecurrentLayers {
   std::int64_t h_size() const { return options_.proj_size > 0 ? options_.proj_size : width_; }
   std::size_t per_row() const { return (options_.bias ? 4u : 2u) + (options_.proj_size > 0 ? 1u : 0u); }
 
-  Cell cell_;
+  RecurrentCell cell_;
   std::int64_t in_, width_;
   RNNOptions options_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // per_row() for each layer and direction
@@ -156,7 +156,7 @@ class CellParameters {
  protected:
   CellParameters(Module* owner, std::int64_t gates, std::int64_t in, std::int64_t width, bool bias);
   /// One step from x [N, in], or [in].
-  LSTMState step(Cell cell, const Tensor& x, const LSTMState& start) const;
+  LSTMState step(RecurrentCell cell, const Tensor& x, const LSTMState& start) const;
 };
 
 /// One step of RNN: h = cell(x, h) for x [N, in] and h [N, width].

@@ -49,6 +49,15 @@ TEST(EmbeddingOp, PaddingRowGetsNoGradient) {
   }
 }
 
+// F.embedding(input, weight) and torch.embedding(weight, indices).
+TEST(EmbeddingOp, EitherOrderIsUnderstood) {
+  const Tensor weight = make_leaf({3, 2});
+  expect_close(embedding(kRows, weight), embedding(weight, kRows), 0, 0);
+  expect_close(embedding_bag(kRows.view({2, 2}), weight), embedding_bag(weight, kRows.view({2, 2})), 0, 0);
+  embedding(kRows, weight, 1).backward(ones({4, 2}, {.dtype = kFloat64}));
+  EXPECT_EQ(weight.grad().to_vector<double>(), (std::vector<double>{1, 1, 0, 0, 1, 1}));
+}
+
 TEST(EmbeddingOp, GradientsByFrequency) {
   const Tensor weight = make_leaf({3, 2});
   embedding(weight, kRows, EmbeddingLookup{.scale_grad_by_freq = true})

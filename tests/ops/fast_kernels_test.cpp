@@ -111,9 +111,12 @@ TEST(FastKernels, RowsOfAttentionHaveTheBitsOfLoops) {
 TEST(FastKernels, RecurrentStepsHaveTheBitsOfSteps1By1) {
   manual_seed(3);
   for (const DType dtype : {kFloat32, kFloat64, kBFloat16})
-    for (const Cell cell : {Cell::lstm, Cell::gru, Cell::rnn_tanh})
+    for (const RecurrentCell cell : {RecurrentCell::lstm, RecurrentCell::gru, RecurrentCell::rnn_tanh})
       for (const std::int64_t width : {5, 40}) {
-        const std::int64_t gates = cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1, steps = 6, n = 3;
+        const std::int64_t gates = cell == RecurrentCell::lstm  ? 4
+                                   : cell == RecurrentCell::gru ? 3
+                                                                : 1,
+                           steps = 6, n = 3;
         const CellWeights weights{randn({gates * width, 7}).to(dtype), randn({gates * width, width}).to(dtype),
                                   randn({gates * width}).to(dtype), randn({gates * width}).to(dtype)};
         const Tensor x = randn({steps, n, 7}).to(dtype);
@@ -130,8 +133,8 @@ TEST(FastKernels, RecurrentStepsHaveTheBitsOfSteps1By1) {
 
 TEST(FastKernels, RecurrentGradientsAreThoseOfStepsOneByOne) {
   manual_seed(4);
-  for (const Cell cell : {Cell::lstm, Cell::gru}) {
-    const std::int64_t width = 70, gates = (cell == Cell::lstm ? 4 : 3) * width, steps = 5, n = 2;
+  for (const RecurrentCell cell : {RecurrentCell::lstm, RecurrentCell::gru}) {
+    const std::int64_t width = 70, gates = (cell == RecurrentCell::lstm ? 4 : 3) * width, steps = 5, n = 2;
     const Tensor w_ih = randn({gates, 3}), w_hh = randn({gates, width}) * 0.1, x = randn({steps, n, 3});
     const auto gradient = [&](bool at_once) {
       const Tensor w = w_hh.clone();

@@ -25,10 +25,10 @@ TEST(ProgramOperations, ALayerIsItsSteps) {
   manual_seed(1);
   const Tensor x = randn({4, 2, 3});
   const CellWeights weights{randn({20, 3}), randn({20, 5}), randn({20}), randn({20})};
-  const RecurrentResult whole = recurrent(Cell::lstm, x, {}, weights);
+  const RecurrentResult whole = recurrent(RecurrentCell::lstm, x, {}, weights);
   CellState state;
   for (std::int64_t t = 0; t < 4; ++t) {
-    state = recurrent(Cell::lstm, x.narrow(0, t, 1), state, weights).state;
+    state = recurrent(RecurrentCell::lstm, x.narrow(0, t, 1), state, weights).state;
     expect_close(whole.output[t], state.h, 1e-6, 1e-6);
   }
   expect_close(whole.state.c, state.c, 1e-6, 1e-6);
@@ -40,10 +40,10 @@ TEST(ProgramOperations, ErrorsNameTheProblem) {
     EXPECT_NE(error.find(part), std::string::npos) << error;
   };
   expect(error_of([&] {
-           recurrent(Cell::lstm, zeros({4, 2, 7}), {}, weights);
+           recurrent(RecurrentCell::lstm, zeros({4, 2, 7}), {}, weights);
          }),
          "expected weight_ih of sizes [20, 7], found [20, 3]");
-  expect(error_of([&] { recurrent(Cell::lstm, zeros({2, 3}), {}, weights); }), "[steps, batch, width]");
+  expect(error_of([&] { recurrent(RecurrentCell::lstm, zeros({2, 3}), {}, weights); }), "[steps, batch, width]");
   expect(error_of([] { conv_transpose2d(zeros({1, 3, 4, 4}), zeros({2, 3, 3, 3})); }), "3 input channels");
   expect(error_of([] { interpolate(zeros({1, 1, 2, 2}), {}); }), "either a size or a positive scale_factor");
   expect(error_of([] { einsum("ij,jk->ik", {zeros({2, 3})}); }), "is for 2 operands, found 1");

@@ -17,7 +17,7 @@ inline OpCase of_one(const char* name, const Shape& sizes, const std::function<T
           [=](const TensorList& in) { return TensorList{run(in[0])}; }};
 }
 
-inline OpCase cell(const char* name, Cell kind, std::int64_t gates, bool reverse) {
+inline OpCase cell(const char* name, RecurrentCell kind, std::int64_t gates, bool reverse) {
   return {name,
           [=] {
             return TensorList{make_leaf({5, 3, 4}, 1),      make_leaf({3, 6}, 2),         make_leaf({3, 6}, 3),
@@ -25,9 +25,9 @@ inline OpCase cell(const char* name, Cell kind, std::int64_t gates, bool reverse
                               make_leaf({gates * 6}, 7)};
           },
           [=](const TensorList& in) {
-            const CellState start{in[1], kind == Cell::lstm ? in[2] : Tensor()};
+            const CellState start{in[1], kind == RecurrentCell::lstm ? in[2] : Tensor()};
             const RecurrentResult result = recurrent(kind, in[0], start, {in[3], in[4], in[5], in[6]}, reverse);
-            const Tensor last = kind == Cell::lstm ? result.state.c : in[2] * 2.0;
+            const Tensor last = kind == RecurrentCell::lstm ? result.state.c : in[2] * 2.0;
             return TensorList{result.output, result.state.h, last};
           }};
 }
@@ -43,11 +43,11 @@ inline OpCase transposed(const char* name, const Shape& x, const Shape& weight, 
 /// All of them.
 inline std::vector<OpCase> all() {
   return {
-      cell("rnn_tanh", Cell::rnn_tanh, 1, false),
-      cell("rnn_relu", Cell::rnn_relu, 1, true),
-      cell("lstm", Cell::lstm, 4, false),
-      cell("lstm_reverse", Cell::lstm, 4, true),
-      cell("gru", Cell::gru, 3, false),
+      cell("rnn_tanh", RecurrentCell::rnn_tanh, 1, false),
+      cell("rnn_relu", RecurrentCell::rnn_relu, 1, true),
+      cell("lstm", RecurrentCell::lstm, 4, false),
+      cell("lstm_reverse", RecurrentCell::lstm, 4, true),
+      cell("gru", RecurrentCell::gru, 3, false),
       transposed("conv_transpose2d", {2, 3, 4, 5}, {3, 4, 3, 3}, {.stride = 2, .padding = 1, .output_padding = 1}),
       transposed("conv_transpose2d_groups", {2, 4, 3, 3}, {4, 2, 2, 2}, {.stride = 2, .groups = 2}),
       of_one("interpolate_nearest", {2, 3, 5, 4},

@@ -82,6 +82,7 @@ Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::i
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& index, const EmbeddingLookup& options) {
+  if (detail::index_comes_first(weight, index)) return embedding(index, weight, options);
   LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2,
                  "[embedding] expected a weight of shape [rows, width], found {}",
                  weight.defined() ? to_string(weight.sizes()) : "an undefined tensor");

@@ -17,9 +17,10 @@ struct EmbeddingLookup {
 };
 
 /// Rows of `weight` [rows, width] chosen by `index` (int64 or int32, any shape): output [...index sizes, width].
-/// Follows torch.nn.functional.embedding: the row padding_idx (negative: from the end) receives no gradient. Rows that
-/// occur several times add their gradients in index order, so the result does not depend on the number of threads.
-/// Throws Error naming position, value and range for an index out of range; on CUDA devices the row is NaN instead.
+/// Follows torch.nn.functional.embedding, whose order of the two is understood as well: the row padding_idx (negative:
+/// from the end) receives no gradient. Rows that occur several times add their gradients in index order, so the result
+/// does not depend on the number of threads. Throws Error naming position, value and range for an index out of range;
+/// on CUDA devices the row is NaN instead.
 Tensor embedding(const Tensor& weight, const Tensor& index, std::optional<std::int64_t> padding_idx = std::nullopt);
 /// The same with all options of PyTorch.
 Tensor embedding(const Tensor& weight, const Tensor& index, const EmbeddingLookup& options);
@@ -38,7 +39,8 @@ struct EmbeddingBagLookup {
 /// The rows of `weight` [rows, width] that each bag names, joined: [bags, width]. The bags are the rows of index [bags,
 /// n], or, of an index [n], begin at the `offsets` [bags]. `weights`, if defined, of index's sizes, are factors of the
 /// rows, for sums alone. An empty bag gives 0. Waits for the device if there are offsets or a padding_idx.
-/// torch.nn.functional.embedding_bag. Throws Error for what does not fit.
+/// torch.nn.functional.embedding_bag, whose order of the first two is understood as well. Throws Error for what does
+/// not fit.
 Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& offsets = {},
                      const EmbeddingBagLookup& options = {}, const Tensor& weights = {});
 

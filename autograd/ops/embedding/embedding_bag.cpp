@@ -62,6 +62,7 @@ Tensor bag_sums(const Tensor& weight, const Tensor& index, const Tensor& bags, s
 
 Tensor embedding_bag(const Tensor& weight, const Tensor& index, const Tensor& offsets,
                      const EmbeddingBagLookup& options, const Tensor& weights) {
+  if (detail::index_comes_first(weight, index)) return embedding_bag(index, weight, offsets, options, weights);
   LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2 && index.defined() && (index.dim() == 1 || index.dim() == 2),
                  "[embedding_bag] expected a weight [rows, width] and an index of one or two dimensions");
   LOCKSTEP_CHECK(index.dim() == 1 || !offsets.defined(),

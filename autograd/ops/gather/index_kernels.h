@@ -38,6 +38,10 @@ IndexAddKernel index_add_values;
 
 /// Checks that `index` has an integer dtype and lies on x's device; returns it contiguous and int64.
 Tensor prepare_index(const Tensor& index, const Tensor& x, const char* op);
+/// Whether an embedding's weight and index were given the other way round, which their dtypes tell.
+inline bool index_comes_first(const Tensor& weight, const Tensor& index) {
+  return weight.defined() && index.defined() && !weight.is_floating_point() && index.is_floating_point();
+}
 
 /// Throws Error naming op, position, value and range if one of the n values is outside [0, size). Host memory.
 void check_index_range(const std::int64_t* index, std::int64_t n, std::int64_t size, const char* op);

@@ -11,6 +11,11 @@ namespace lockstep {
 /// semantics of torch.nn.functional.group_norm; one group for each channel is instance normalisation. Dtypes as
 /// layer_norm(). Throws Error unless groups divides C and a group has elements.
 Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptions& options = {});
+/// The same with PyTorch's arguments; weight and bias may be undefined.
+inline Tensor group_norm(const Tensor& input, std::int64_t groups, const Tensor& weight, const Tensor& bias = {},
+                         double eps = 1e-5) {
+  return group_norm(input, groups, LayerNormOptions{.weight = weight, .bias = bias, .eps = eps});
+}
 
 /// Each channel of each sample of input [N, C, ...] over its positions: group_norm() of C groups. Ulyanov, Vedaldi and
 /// Lempitsky, "Instance normalization" (2016); torch.nn.functional.instance_norm without running statistics. Throws

@@ -45,8 +45,8 @@ class StepProducts {
   Tensor matrix_, bias_, panels_;
 };
 
-int gates_of(Cell cell) {
-  return cell == Cell::lstm ? 4 : cell == Cell::gru ? 3 : 1;
+int gates_of(RecurrentCell cell) {
+  return cell == RecurrentCell::lstm ? 4 : cell == RecurrentCell::gru ? 3 : 1;
 }
 
 /// Step number k of T, in the order in which they are computed.
@@ -71,7 +71,7 @@ class RecurrentBackward final : public Node {
     TensorList result(5);
     const Tensor &output = saved(0), &h_start = saved(1), &c_start = saved(2), &weight = saved(3), &reserve = saved(4),
                  &states = saved(5);
-    const bool lstm = cell == Cell::lstm, gru = cell == Cell::gru;
+    const bool lstm = cell == RecurrentCell::lstm, gru = cell == RecurrentCell::gru;
     const std::int64_t n = output.size(1), width = output.size(2), gates = gates_of(cell);
     const Tensor input_grad = empty({order.steps, n, gates * width}, options_of(output));
     const Tensor hidden_grad = gru ? empty_like(input_grad) : input_grad;
@@ -106,7 +106,7 @@ class RecurrentBackward final : public Node {
     return result;
   }
 
-  Cell cell = Cell::lstm;
+  RecurrentCell cell = RecurrentCell::lstm;
   Order order{};
 
  private:
@@ -129,7 +129,7 @@ void check_weight(const Tensor& weight, const Shape& sizes, const Tensor& x, con
                  to_string(x.device()), name(weight.dtype()), to_string(weight.device()));
 }
 
-void check(Cell cell, const Tensor& x, const CellState& start, const CellWeights& weights) {
+void check(RecurrentCell cell, const Tensor& x, const CellState& start, const CellWeights& weights) {
   LOCKSTEP_CHECK(x.defined() && x.dim() == 3 && x.is_floating_point(),
                  "[recurrent] expected a floating-point x [steps, batch, width], found {}",
                  x.defined() ? to_string(x.sizes()) : "an undefined tensor");
@@ -143,7 +143,7 @@ void check(Cell cell, const Tensor& x, const CellState& start, const CellWeights
   if (weights.bias_hh.defined()) check_weight(weights.bias_hh, {gates}, x, "bias_hh");
   if (start.h.defined()) check_weight(start.h, {x.size(1), width}, x, "a state h");
   if (start.c.defined()) check_weight(start.c, {x.size(1), width}, x, "a state c");
-  LOCKSTEP_CHECK(cell == Cell::lstm || !start.c.defined(), "[recurrent] a state c is for an lstm alone");
+  LOCKSTEP_CHECK(cell == RecurrentCell::lstm || !start.c.defined(), "[recurrent] a state c is for an lstm alone");
 }
 
 Tensor low_or_undefined(const Tensor& tensor) {
@@ -152,7 +152,7 @@ Tensor low_or_undefined(const Tensor& tensor) {
 
 }  // namespace
 
-RecurrentResult recurrent(Cell cell, const Tensor& x, const CellState& start, const CellWeights& weights,
+RecurrentResult recurrent(RecurrentCell cell, const Tensor& x, const CellState& start, const CellWeights& weights,
                           bool reverse) {
   if (autocast::is_active) [[unlikely]] {
     const autocast::Pause pause;
@@ -162,7 +162,7 @@ RecurrentResult recurrent(Cell cell, const Tensor& x, const CellState& start, co
                      reverse);
   }
   check(cell, x, start, weights);
-  const bool lstm = cell == Cell::lstm, gru = cell == Cell::gru;
+  const bool lstm = cell == RecurrentCell::lstm, gru = cell == RecurrentCell::gru;
   const Order order{x.size(0), reverse};
   const std::int64_t n = x.size(1), width = weights.weight_hh.size(1);
   const Tensor input = linear(x, weights.weight_ih, weights.bias_ih);

@@ -112,10 +112,11 @@ LOCKSTEP_HOST_DEVICE inline std::int64_t gate_at(std::int64_t row, std::int64_t 
 /// Unit `unit` of sample `row`. `read` and `write` convert between T and C. `reserves`: a.reserve is there; a constant,
 /// since stores behind a condition are slow in a vectorised loop.
 template <typename C, typename T, typename Read, typename Write>
-LOCKSTEP_HOST_DEVICE inline void forward_unit(bool reserves, Cell cell, const Addresses<T>& a, std::int64_t row,
-                                              std::int64_t unit, std::int64_t width, Read read, Write write) {
+LOCKSTEP_HOST_DEVICE inline void forward_unit(bool reserves, RecurrentCell cell, const Addresses<T>& a,
+                                              std::int64_t row, std::int64_t unit, std::int64_t width, Read read,
+                                              Write write) {
   const std::int64_t e = row * width + unit;
-  if (cell == Cell::lstm) {
+  if (cell == RecurrentCell::lstm) {
     const std::int64_t k = gate_at(row, unit, width, 4);
     const Gates<C> at =
         lstm_gates<C>(read(a.input[k]) + read(a.hidden[k]), read(a.input[k + width]) + read(a.hidden[k + width]),
@@ -130,7 +131,7 @@ LOCKSTEP_HOST_DEVICE inline void forward_unit(bool reserves, Cell cell, const Ad
       a.reserve[k + 2 * width] = write(at.g);
       a.reserve[k + 3 * width] = write(at.o);
     }
-  } else if (cell == Cell::gru) {
+  } else if (cell == RecurrentCell::gru) {
     const std::int64_t k = gate_at(row, unit, width, 3), s = gate_at(row, unit, width, 4);
     const Resets<C> at =
         gru_gates<C>(read(a.input[k]) + read(a.hidden[k]), read(a.input[k + width]) + read(a.hidden[k + width]),
@@ -143,17 +144,17 @@ LOCKSTEP_HOST_DEVICE inline void forward_unit(bool reserves, Cell cell, const Ad
       a.reserve[s + 3 * width] = write(at.m);
     }
   } else {
-    a.h[e] = write(rnn_output<C>(read(a.input[e]) + read(a.hidden[e]), cell == Cell::rnn_relu));
+    a.h[e] = write(rnn_output<C>(read(a.input[e]) + read(a.hidden[e]), cell == RecurrentCell::rnn_relu));
   }
 }
 
 template <typename C, typename T, typename Read, typename Write>
-LOCKSTEP_HOST_DEVICE inline void backward_unit(Cell cell, const GradientAddresses<T>& a, std::int64_t row,
+LOCKSTEP_HOST_DEVICE inline void backward_unit(RecurrentCell cell, const GradientAddresses<T>& a, std::int64_t row,
                                                std::int64_t unit, std::int64_t width, Read read, Write write) {
   const std::int64_t e = row * width + unit;
   const std::int64_t s = gate_at(row, unit, width, 4);
   const C h_grad = read(a.h_grad[e]);
-  if (cell == Cell::lstm) {
+  if (cell == RecurrentCell::lstm) {
     const Gates<C> at{read(a.reserve[s]), read(a.reserve[s + width]), read(a.reserve[s + 2 * width]),
                       read(a.reserve[s + 3 * width])};
     C c_grad = read(a.c_grad[e]);
@@ -163,7 +164,7 @@ LOCKSTEP_HOST_DEVICE inline void backward_unit(Cell cell, const GradientAddresse
     a.input_grad[s + width] = write(grad.f);
     a.input_grad[s + 2 * width] = write(grad.g);
     a.input_grad[s + 3 * width] = write(grad.o);
-  } else if (cell == Cell::gru) {
+  } else if (cell == RecurrentCell::gru) {
     const Resets<C> at{read(a.reserve[s]), read(a.reserve[s + width]), read(a.reserve[s + 2 * width]),
                        read(a.reserve[s + 3 * width])};
     const Resets<C> grad = gru_gradient(at, read(a.h_before[e]), h_grad);
@@ -174,7 +175,7 @@ LOCKSTEP_HOST_DEVICE inline void backward_unit(Cell cell, const GradientAddresse
     a.hidden_grad[k + 2 * width] = write(grad.m);
     a.h_before_grad[e] = write(h_grad * at.z);
   } else {
-    a.input_grad[e] = write(rnn_gradient<C>(read(a.h[e]), h_grad, cell == Cell::rnn_relu));
+    a.input_grad[e] = write(rnn_gradient<C>(read(a.h[e]), h_grad, cell == RecurrentCell::rnn_relu));
   }
 }
 

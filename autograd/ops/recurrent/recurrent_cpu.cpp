@@ -33,21 +33,21 @@ void for_each_part(std::int64_t rows, std::int64_t width, Part&& part) {
 
 /// Calls run.operator()<kind>() with the cell as a constant.
 template <typename Run>
-void with_cell(Cell cell, Run&& run) {
+void with_cell(RecurrentCell cell, Run&& run) {
   switch (cell) {
-    case Cell::rnn_tanh:
-      return run.template operator()<Cell::rnn_tanh>();
-    case Cell::rnn_relu:
-      return run.template operator()<Cell::rnn_relu>();
-    case Cell::lstm:
-      return run.template operator()<Cell::lstm>();
-    case Cell::gru:
-      return run.template operator()<Cell::gru>();
+    case RecurrentCell::rnn_tanh:
+      return run.template operator()<RecurrentCell::rnn_tanh>();
+    case RecurrentCell::rnn_relu:
+      return run.template operator()<RecurrentCell::rnn_relu>();
+    case RecurrentCell::lstm:
+      return run.template operator()<RecurrentCell::lstm>();
+    case RecurrentCell::gru:
+      return run.template operator()<RecurrentCell::gru>();
   }
 }
 
 // Units [begin, end) of a row.
-template <Cell kCell, bool kReserves, typename T>
+template <RecurrentCell kCell, bool kReserves, typename T>
 void forward_units(const cells::Addresses<T> a, std::int64_t row, std::int64_t begin, std::int64_t end,
                    std::int64_t width) {
   using C = compute_t<T>;
@@ -57,7 +57,7 @@ void forward_units(const cells::Addresses<T> a, std::int64_t row, std::int64_t b
         kReserves, kCell, a, row, unit, width, [](T value) { return static_cast<C>(value); },
         [](C value) { return static_cast<T>(value); });
 }
-template <Cell kCell, typename T>
+template <RecurrentCell kCell, typename T>
 void backward_units(const cells::GradientAddresses<T> a, std::int64_t row, std::int64_t begin, std::int64_t end,
                     std::int64_t width) {
   using C = compute_t<T>;
@@ -70,11 +70,11 @@ void backward_units(const cells::GradientAddresses<T> a, std::int64_t row, std::
 
 }  // namespace
 
-void cell_cpu(Cell cell, const CellStep& step) {
+void cell_cpu(RecurrentCell cell, const CellStep& step) {
   const std::int64_t rows = step.h.size(0), width = step.h.size(1);
   dispatch_floating(step.h.dtype(), "recurrent", [&]<typename T>() {
     const cells::Addresses<T> a(step);
-    with_cell(cell, [&]<Cell kCell>() {
+    with_cell(cell, [&]<RecurrentCell kCell>() {
       for_each_part(rows, width, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
         if (a.reserve)
           cpu::by_widest_vectors([=] { forward_units<kCell, true>(a, row, begin, end, width); });
@@ -85,11 +85,11 @@ void cell_cpu(Cell cell, const CellStep& step) {
   });
 }
 
-void cell_backward_cpu(Cell cell, const CellGradient& step) {
+void cell_backward_cpu(RecurrentCell cell, const CellGradient& step) {
   const std::int64_t rows = step.h_grad.size(0), width = step.h_grad.size(1);
   dispatch_floating(step.h_grad.dtype(), "recurrent backward", [&]<typename T>() {
     const cells::GradientAddresses<T> a(step);
-    with_cell(cell, [&]<Cell kCell>() {
+    with_cell(cell, [&]<RecurrentCell kCell>() {
       for_each_part(rows, width, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
         cpu::by_widest_vectors([=] { backward_units<kCell>(a, row, begin, end, width); });
       });

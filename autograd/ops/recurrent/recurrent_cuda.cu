@@ -17,21 +17,22 @@ struct WriteElement {
 };
 
 template <typename T, typename C>
-__global__ void forward_kernel(Cell cell, cells::Addresses<T> a, std::int64_t count, std::int64_t width) {
+__global__ void forward_kernel(RecurrentCell cell, cells::Addresses<T> a, std::int64_t count, std::int64_t width) {
   for (std::int64_t i = cuda::global_thread(); i < count; i += cuda::all_threads())
     cells::forward_unit<C>(a.reserve != nullptr, cell, a, i / width, i % width, width, ReadElement<T, C>{},
                            WriteElement<T, C>{});
 }
 
 template <typename T, typename C>
-__global__ void backward_kernel(Cell cell, cells::GradientAddresses<T> a, std::int64_t count, std::int64_t width) {
+__global__ void backward_kernel(RecurrentCell cell, cells::GradientAddresses<T> a, std::int64_t count,
+                                std::int64_t width) {
   for (std::int64_t i = cuda::global_thread(); i < count; i += cuda::all_threads())
     cells::backward_unit<C>(cell, a, i / width, i % width, width, ReadElement<T, C>{}, WriteElement<T, C>{});
 }
 
 }  // namespace
 
-void cell_cuda(Cell cell, const CellStep& step) {
+void cell_cuda(RecurrentCell cell, const CellStep& step) {
   cuda::require_not_portable("a recurrent layer");
   const cuda::Launch launch(step.h);
   const std::int64_t count = step.h.numel();
@@ -41,7 +42,7 @@ void cell_cuda(Cell cell, const CellStep& step) {
   });
 }
 
-void cell_backward_cuda(Cell cell, const CellGradient& step) {
+void cell_backward_cuda(RecurrentCell cell, const CellGradient& step) {
   const cuda::Launch launch(step.h_grad);
   const std::int64_t count = step.h_grad.numel();
   dispatch_floating(step.h_grad.dtype(), "recurrent backward", [&]<typename T>() {

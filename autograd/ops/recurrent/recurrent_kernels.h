@@ -19,7 +19,7 @@ struct CellStep {
   /// where nobody will ask for gradients, and for the others.
   Tensor reserve;
 };
-using CellForward = void(Cell cell, const CellStep& step);
+using CellForward = void(RecurrentCell cell, const CellStep& step);
 CellForward cell_cpu, cell_cuda;
 
 /// What its gradient reads and writes.
@@ -34,7 +34,7 @@ struct CellGradient {
   Tensor hidden_grad;    ///< result, [N, gates H]; of a gru, for the others it is that of the input
   Tensor h_before_grad;  ///< result, of a gru: the part of h_before's that does not go through the gates
 };
-using CellBackward = void(Cell cell, const CellGradient& step);
+using CellBackward = void(RecurrentCell cell, const CellGradient& step);
 CellBackward cell_backward_cpu, cell_backward_cuda;
 
 /// A matrix [k, n] of any strides as hidden_product_cpu() reads it fastest: panels of columns, one behind the other, in
