@@ -24,7 +24,7 @@ Tensor exp2(const Tensor& x) {
 Tensor logit(const Tensor& x, std::optional<double> eps) {
   LOCKSTEP_CHECK(x.defined(), "[logit] the tensor is undefined");
   const Tensor p = eps ? clamp(x, *eps, 1.0 - *eps) : x;
-  return log(p / (1.0 - p));
+  return log(p) - log1p(-1.0 * p);  // not of a quotient, in whose slope infinities meet zeros at both ends
 }
 
 Tensor clamp_min(const Tensor& x, Scalar min) {
