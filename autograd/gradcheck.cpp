@@ -84,9 +84,9 @@ void gradcheck(const std::function<Tensor(const std::vector<Tensor>&)>& function
       *value = original;
       const double numeric = (plus - minus) / (2.0 * options.eps);
       const double found = analytic[i][static_cast<std::size_t>(j)];
-      LOCKSTEP_CHECK(std::abs(numeric - found) <= options.atol + options.rtol * std::abs(numeric),
-                     "[gradcheck] input {}, element {}: backward gives {}, central differences give {}", i, j, found,
-                     numeric);
+      LOCKSTEP_CHECK(
+          std::isfinite(numeric) && std::abs(numeric - found) <= options.atol + options.rtol * std::abs(numeric),
+          "[gradcheck] input {}, element {}: backward gives {}, central differences give {}", i, j, found, numeric);
     }
   }
 }

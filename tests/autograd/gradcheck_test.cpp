@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "lockstep/autograd/ops.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
@@ -45,6 +47,17 @@ TEST(Gradcheck, FindsAMissingGradient) {
               gradcheck(function, {make_leaf({2}, 1), make_leaf({2}, 2)});
             }).find("backward gives 0"),
             std::string::npos);
+}
+
+TEST(Gradcheck, FindsAFiniteGradientWhereDifferencesAreInfinite) {
+  const Tensor x = ones({1}, {.dtype = kFloat64});
+  x.set_requires_grad(true);
+  const auto function = [](const Inputs& in) {
+    const Tensor out = probe({in[0]});
+    if (in[0].data<double>()[0] > 1.0) out.data<double>()[0] = std::numeric_limits<double>::infinity();
+    return out;
+  };
+  EXPECT_NE(error_of([&] { gradcheck(function, {x}); }).find("backward gives "), std::string::npos);
 }
 
 TEST(Gradcheck, FindsGradientsThatSwappedPlaces) {

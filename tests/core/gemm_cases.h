@@ -13,8 +13,11 @@
 
 #include "lockstep/core/cpu/gemm/gemm.h"
 #include "lockstep/core/cpu/gemm/own.h"
+#include "tests/support/tensor_testing.h"
 
 namespace lockstep::cpu {
+
+using testing::same_bits;
 
 template <typename T>
 std::vector<T> random_values(std::int64_t count, std::uint64_t seed) {
@@ -98,11 +101,6 @@ void expect_near_reference(const Case<T>& c, const std::vector<T>& result) {
             << batch << ", " << i << ", " << j;
       }
   ASSERT_EQ(std::memcmp(rest.data(), c.out.data(), rest.size() * sizeof(T)), 0) << "wrote beside the result";
-}
-
-template <typename T>
-bool same_bits(const std::vector<T>& x, const std::vector<T>& y) {
-  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
 }
 
 }  // namespace lockstep::cpu

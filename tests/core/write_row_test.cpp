@@ -7,8 +7,12 @@
 #include <iterator>
 #include <vector>
 
+#include "tests/support/tensor_testing.h"
+
 namespace lockstep::cpu {
 namespace {
+
+using testing::same_bits;
 
 std::vector<float> arguments(std::int64_t count) {
   std::vector<float> x;
@@ -16,11 +20,6 @@ std::vector<float> arguments(std::int64_t count) {
   const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, 88.8f, -104.5f};
   for (std::size_t i = 0; i < std::size(special) && i < x.size(); ++i) x[x.size() - 1 - i] = special[i];
   return x;
-}
-
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
 // Every length about vectors, lines and pieces, and one with which lines are asked for ahead.

@@ -22,7 +22,7 @@ Tensor one_by_one(const Tensor& a, const Tensor& b) {
 }
 
 void expect_same_bits(const Tensor& a, const Tensor& b) {
-  EXPECT_TRUE(equal(matmul(a, b), one_by_one(a, b))) << to_string(a.sizes()) << " by " << to_string(b.sizes());
+  EXPECT_TRUE(same_bits(matmul(a, b), one_by_one(a, b))) << to_string(a.sizes()) << " by " << to_string(b.sizes());
 }
 
 TEST(MatmulSmall, HasTheBitsOfProductsOneByOne) {

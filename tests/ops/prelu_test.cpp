@@ -56,8 +56,7 @@ TEST(PreluEdges, NanAndInfinity) {
   x.set_requires_grad(true);
   weight.set_requires_grad(true);
   const Tensor out = prelu(x, weight);
-  expect_close(out, tensor<double>({NAN, infinity, -infinity, 0.0, 0.0, 2.0}), 0, 0);
-  EXPECT_TRUE(std::signbit(out.to_vector<double>()[4]));
+  expect_close(out, tensor<double>({NAN, infinity, -infinity, 0.0, -0.0, 2.0}), 0, 0);
   out.narrow(0, 1, 5).backward(tensor<double>({infinity, 0, 1, 1, infinity}));
   expect_close(x.grad(), tensor<double>({0, infinity, 0, 0.5, 0.5, infinity}), 0, 0);
   EXPECT_TRUE(std::isnan(weight.grad().item()));  // 0 times x = -infinity

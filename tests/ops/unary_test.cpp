@@ -267,7 +267,7 @@ TEST(Unary, GeluIsAccurateRelativeToItself) {
   EXPECT_LT(worst, 7e-7);
   EXPECT_LT(worst_gradient, 4e-7);
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  expect_close(gelu(tensor<float>({inf, nan, 0.0f, -30.0f})), tensor<float>({inf, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(gelu(tensor<float>({inf, nan, 0.0f, -30.0f})), tensor<float>({inf, nan, 0.0f, -0.0f}), 0.0, 0.0);
 }
 
 TEST(UnarySpecialValues, AreThoseOfC) {
@@ -275,14 +275,14 @@ TEST(UnarySpecialValues, AreThoseOfC) {
   const Tensor x = tensor<float>({inf, -inf, nan, 0.0f, -0.0f});
   expect_close(exp(x), tensor<float>({inf, 0.0f, nan, 1.0f, 1.0f}), 0.0, 0.0);
   expect_close(log(x), tensor<float>({inf, nan, nan, -inf, -inf}), 0.0, 0.0);
-  expect_close(tanh(x), tensor<float>({1.0f, -1.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(tanh(x), tensor<float>({1.0f, -1.0f, nan, 0.0f, -0.0f}), 0.0, 0.0);
   expect_close(sigmoid(x), tensor<float>({1.0f, 0.0f, nan, 0.5f, 0.5f}), 0.0, 0.0);
-  expect_close(relu(x), tensor<float>({inf, 0.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
-  expect_close(clamp(x, -1.0, 1.0), tensor<float>({1.0f, -1.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(relu(x), tensor<float>({inf, 0.0f, nan, 0.0f, -0.0f}), 0.0, 0.0);
+  expect_close(clamp(x, -1.0, 1.0), tensor<float>({1.0f, -1.0f, nan, 0.0f, -0.0f}), 0.0, 0.0);
   const float most = std::numeric_limits<float>::max();
-  expect_close(nan_to_num(x), tensor<float>({most, -most, 0.0f, 0.0f, 0.0f}), 0.0, 0.0);
-  expect_close(nan_to_num(x, 1.0, {}, 3.0), tensor<float>({most, 3.0f, 1.0f, 0.0f, 0.0f}), 0.0, 0.0);
-  expect_close(nan_to_num(x.to(kFloat16), nan, 2.0), tensor<float>({2.0f, -65504.0f, nan, 0.0f, 0.0f}), 0.0, 0.0);
+  expect_close(nan_to_num(x), tensor<float>({most, -most, 0.0f, 0.0f, -0.0f}), 0.0, 0.0);
+  expect_close(nan_to_num(x, 1.0, {}, 3.0), tensor<float>({most, 3.0f, 1.0f, 0.0f, -0.0f}), 0.0, 0.0);
+  expect_close(nan_to_num(x.to(kFloat16), nan, 2.0), tensor<float>({2.0f, -65504.0f, nan, 0.0f, -0.0f}), 0.0, 0.0);
   expect_close(frac(tensor<float>({2.75f, -2.75f, inf, nan})), tensor<float>({0.75f, -0.75f, nan, nan}), 0.0, 0.0);
 }
 

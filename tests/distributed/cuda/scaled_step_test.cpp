@@ -125,9 +125,9 @@ class CapturedScaledStep : public ::testing::Test {
     EXPECT_EQ(captured.obstacle, "");
     EXPECT_EQ(captured.replays, replays);
     EXPECT_EQ(eager.replays, 0u);
-    EXPECT_EQ(captured.losses, eager.losses);
+    EXPECT_TRUE(testing::same_bits(captured.losses, eager.losses));
     EXPECT_EQ(captured.scales, eager.scales);
-    EXPECT_EQ(captured.weights, eager.weights);
+    EXPECT_TRUE(testing::same_bits(captured.weights, eager.weights));
     EXPECT_EQ(captured.steps, eager.steps);
     EXPECT_EQ(captured.scaler.scale, eager.scaler.scale);
     EXPECT_EQ(captured.scaler.good_steps, eager.scaler.good_steps);
@@ -165,7 +165,7 @@ TEST_F(CapturedScaledStep, LoadedStatesCountFromThereOn) {
   const Outcome captured = train(setup);
   setup.capture = false;
   const Outcome eager = train(setup);
-  EXPECT_EQ(captured.weights, eager.weights);
+  EXPECT_TRUE(testing::same_bits(captured.weights, eager.weights));
   EXPECT_EQ(captured.steps, eager.steps);
   EXPECT_EQ(captured.scales, eager.scales);
 }
