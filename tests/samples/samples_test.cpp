@@ -7,12 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -20,6 +18,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/kernel_table.h"
 #include "tests/samples/call.h"
+#include "tests/samples/counts.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/support/test_device.h"
@@ -28,9 +27,6 @@ namespace lockstep::testing {
 namespace {
 
 using Json = nlohmann::json;
-
-enum class Status : std::uint8_t { agrees, refused, differs, accepted, not_expressible };
-constexpr const char* kStatusNames[] = {"agrees", "refused", "differs", "accepted", "not expressible"};
 
 struct Outcome {
   Status status = Status::agrees;
@@ -52,15 +48,8 @@ struct Mode {
   bool device = false;
 };
 
-const char* const all_samples = std::getenv("LOCKSTEP_TEST_SAMPLES");
-
-std::string samples_folder() {
-  return all_samples ? all_samples : golden_folder() + "/samples";
-}
-
 std::vector<Row> table_of_differences() {
-  const std::string path =
-      std::filesystem::path(golden_folder()).parent_path().parent_path() / "docs/pytorch_operations.md";
+  const std::string path = path_of_table();
   std::ifstream file(path);
   if (!file) throw Error(path + " is missing");
   std::vector<Row> rows;
@@ -172,17 +161,11 @@ std::string difference(const Tensor& actual, const Tensor& expected) {
   const double tiny = expected.dtype() == kFloat64 ? 1e-307 : expected.dtype() == kFloat16 ? 1e-4 : 2e-38;
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (a[i] == e[i] || (std::isnan(a[i]) && std::isnan(e[i]))) continue;
-    if (std::abs(a[i] - e[i]) <= relative * std::abs(e[i]) + std::min(absolute * largest, 1e30) + tiny) continue;
+    const double allowed = relative * std::abs(e[i]) + std::min(absolute * largest, 1e30) + tiny;
+    if (std::isfinite(e[i]) && std::abs(a[i] - e[i]) <= allowed) continue;
     return "element " + std::to_string(i) + " is " + std::to_string(a[i]) + " instead of " + std::to_string(e[i]);
   }
   return {};
-}
-
-Tensor golden_weights(const Tensor& like) {
-  Tensor weights = empty(like.sizes(), {.dtype = kFloat64});
-  for (std::int64_t i = 0; i < weights.numel(); ++i)
-    weights.data<double>()[i] = static_cast<double>((37 * i) % 101 - 50) / 64.0;
-  return move_values(cast_values(weights, like.dtype()), like.device());
 }
 
 /// One sample, run in one mode.
@@ -267,29 +250,6 @@ class SampleRun {
   std::vector<Leaf> leaves_;
 };
 
-/// Counts by kind of sample and status, printed at the end.
-class Counts : public ::testing::Environment {
- public:
-  void add(const std::string& kind, DType dtype, Status status) {
-    const bool exact = dtype == kFloat32 || dtype == kFloat64;
-    const std::string group = kind == "error"     ? "must be refused"
-                              : kind == "extreme" ? "extremes"
-                              : exact             ? "float32 and float64"
-                                                  : "half types, integers, bool";
-    ++counts_[group][static_cast<std::size_t>(status)];
-  }
-  void TearDown() override {
-    for (const auto& [group, counts] : counts_) {
-      std::cout << "[ SAMPLES  ] " << group << ":";
-      for (std::size_t i = 0; i < counts.size(); ++i)
-        if (counts[i] != 0) std::cout << " " << counts[i] << " " << kStatusNames[i];
-      std::cout << "\n";
-    }
-  }
-
- private:
-  std::map<std::string, std::array<int, 5>> counts_;
-};
 Counts* const counts = static_cast<Counts*>(::testing::AddGlobalTestEnvironment(new Counts));
 
 std::vector<Operation> all_operations() {

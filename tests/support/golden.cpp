@@ -33,14 +33,6 @@ DType dtype_named(const std::string& name) {
   throw Error("golden file: unknown dtype " + name);
 }
 
-/// The weights of the recorded sum; see scripts/golden_recorder.py.
-Tensor golden_weights(const Tensor& like) {
-  Tensor weights = empty(like.sizes(), {.dtype = kFloat64});
-  for (std::int64_t i = 0; i < weights.numel(); ++i)
-    weights.data<double>()[i] = static_cast<double>((37 * i) % 101 - 50) / 64.0;
-  return move_values(cast_values(weights, like.dtype()), like.device());
-}
-
 enum class Mode { float64, float32, strided };
 
 Tensor prepare(const Tensor& recorded, bool differentiable, Mode mode) {
@@ -72,6 +64,13 @@ void check(const GoldenFile& file, const GoldenCase& test_case, Mode mode) {
 }
 
 }  // namespace
+
+Tensor golden_weights(const Tensor& like) {
+  Tensor weights = empty(like.sizes(), {.dtype = kFloat64});
+  for (std::int64_t i = 0; i < weights.numel(); ++i)
+    weights.data<double>()[i] = static_cast<double>((37 * i) % 101 - 50) / 64.0;
+  return move_values(cast_values(weights, like.dtype()), like.device());
+}
 
 RecordedFile read_recorded(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);

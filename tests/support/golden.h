@@ -23,6 +23,9 @@ RecordedFile read_recorded(const std::string& path);
 /// The folder with the recorded values.
 std::string golden_folder();
 
+/// The gradients that backward passes were recorded with, for a result like this; see scripts/golden_recorder.py.
+Tensor golden_weights(const Tensor& like);
+
 /// The tensors of tests/golden/NAME.safetensors, by "CASE|KEY".
 class GoldenFile {
  public:
