@@ -26,6 +26,8 @@ struct OpCase {
   bool any_layout = true;
   /// Half types are tested too.
   bool halves = true;
+  /// No result depends on the inputs' values, and so none has a backward pass.
+  bool constant = false;
   /// What run() must give, by plain loops over the same inputs in float64 (check_op() alone).
   std::function<TensorList(const TensorList&)> expected = {};
 
@@ -37,8 +39,9 @@ struct OpCase {
 
 /// On the CPU. Fails unless
 /// - results equal expected(), have the inputs' dtype, and are the same bits for inputs that are not contiguous;
-/// - gradients equal those of float64 for the same inputs, and, for inputs of at most 300 elements, central
-/// differences;
+/// - some result has a backward pass if any input requires gradients;
+/// - gradients equal those of float64 for the same inputs, and central differences, which are taken of each element or,
+/// where there are more than 300, of some;
 /// - the reference kernels give the same;
 /// - results and gradients in float32 are the same bits on 1 and 3 threads.
 void check_op(const OpCase& test_case);
