@@ -53,25 +53,9 @@ void fill_through_host(const Tensor& tensor, Fill&& fill) {
   if (!direct) copy_values(host, tensor);
 }
 
-// Calls body(i, uniform) for each group of four elements from i, with four uniform numbers of the precision of T. Those
-// of double are those of float with 29 bits more, from the blocks with a third counter word of 1.
-template <typename T, typename Body>
-void for_each_uniform_block(philox::Key key, std::int64_t numel, Body&& body) {
-  for_each_philox_block(key, numel, [&](std::int64_t i, philox::Block words) {
-    T uniform[4];
-    for (int j = 0; j < 4; ++j) uniform[j] = philox::to_uniform(words.word[j]);
-    if constexpr (std::is_same_v<T, double>) {
-      const auto index = static_cast<std::uint64_t>(i) / 4;
-      const philox::Block more = philox::generate(
-          key, philox::Block{{static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), 1u, 0u}});
-      for (int j = 0; j < 4; ++j) uniform[j] += static_cast<double>(more.word[j] >> 3) * 0x1p-53;
-    }
-    body(i, uniform);
-  });
-}
-
 // Calls body(i, uniform, count) for runs of `count` elements from i, up to cpu::kPhiloxWords of them; that many uniform
-// numbers are there in any case. They are those of for_each_uniform_block().
+// numbers, of the precision of T, are there in any case. Those of double are those of float with 29 bits more, from the
+// blocks with a third counter word of 1.
 template <typename T, typename Body>
 void for_each_uniform_run(philox::Key key, std::int64_t numel, Body&& body) {
   static_assert(kRandomBlock % cpu::kPhiloxWords == 0);
@@ -119,6 +103,18 @@ void check_fill(const Tensor& tensor, const char* op) {
   LOCKSTEP_CHECK(tensor.defined() && tensor.is_floating_point(), "[{}] expected a floating-point tensor", op);
 }
 
+// Throws Error if the dtype has no finite number for `value`, which is called `what`.
+void check_has(DType dtype, Scalar value, const char* what, const char* op) {
+  check_in_range(value, dtype, op);
+  if (!is_floating_point(dtype)) return;
+  const double number = value.to_double();
+  const bool finite = dispatch_floating(dtype, op, [&]<typename T>() {
+    if constexpr (std::is_same_v<T, double>) return std::isfinite(number);
+    return std::isfinite(static_cast<float>(T(static_cast<float>(number))));
+  });
+  LOCKSTEP_CHECK(finite, "[{}] {}, {}, is out of the range of {}", op, what, number, name(dtype));
+}
+
 }  // namespace
 
 void manual_seed(std::uint64_t seed) {
@@ -144,17 +140,11 @@ std::uint64_t initial_seed() {
   return global_seed.load();
 }
 
-struct RandomKeyGuard::State {
-  RandomPosition value;
-};
-
-RandomKeyGuard::RandomKeyGuard(std::uint64_t step, std::uint32_t shard) : saved_(new State{state}) {
-  state = RandomPosition{.step = step, .shard = shard, .calls = {}, .guarded = true};
-}
+RandomKeyGuard::RandomKeyGuard(std::uint64_t step, std::uint32_t shard)
+    : saved_(std::exchange(state, {.step = step, .shard = shard, .calls = {}, .guarded = true})) {}
 
 RandomKeyGuard::~RandomKeyGuard() {
-  state = saved_->value;
-  delete saved_;
+  state = saved_;
 }
 
 std::optional<std::uint64_t> guarded_random_step() {
@@ -204,6 +194,10 @@ void fill_uniform(const Tensor& tensor, double low, double high, RandomStream st
   check_fill(tensor, "fill_uniform");
   LOCKSTEP_CHECK(std::isfinite(low) && std::isfinite(high) && low <= high,
                  "[fill_uniform] expected finite numbers low <= high, found {} and {}", low, high);
+  check_has(tensor.dtype(), low, "low", "fill_uniform");
+  check_has(tensor.dtype(), high, "high", "fill_uniform");
+  // The half types are filled in float32.
+  check_has(tensor.dtype() == kFloat64 ? kFloat64 : kFloat32, high - low, "high - low", "fill_uniform");
   const philox::Key key = next_random_key(stream);
   // Rounding may lead up to `high` itself: to the nearest number of the dtype, or in the arithmetic here.
   const double top = std::max(
@@ -212,14 +206,15 @@ void fill_uniform(const Tensor& tensor, double low, double high, RandomStream st
     const auto scale = static_cast<T>(high - low);
     const auto base = static_cast<T>(low);
     const auto limit = static_cast<T>(top);
-    for_each_uniform_block<T>(key, numel, [&](std::int64_t i, const T* uniform) {
-      for (std::int64_t j = 0; j < 4 && i + j < numel; ++j) data[i + j] = std::min(uniform[j] * scale + base, limit);
+    for_each_uniform_run<T>(key, numel, [&](std::int64_t begin, const T* uniform, std::int64_t count) {
+      for (std::int64_t j = 0; j < count; ++j) data[begin + j] = std::min(uniform[j] * scale + base, limit);
     });
   });
 }
 
 void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream) {
   check_fill(tensor, "fill_normal");
+  LOCKSTEP_CHECK(std >= 0.0, "[fill_normal] expected a standard deviation of at least 0, found {}", std);
   const philox::Key key = next_random_key(stream);
   fill_through_host(tensor, [&]<typename T>(T* data, std::int64_t numel) {
     for_each_uniform_run<T>(key, numel, [&](std::int64_t begin, const T* uniform, std::int64_t count) {
@@ -285,13 +280,15 @@ Tensor normal(double mean, double std, const Shape& sizes, TensorOptions options
 }
 
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options) {
-  LOCKSTEP_CHECK(high > low && high - low <= (std::int64_t{1} << 32),
+  const std::uint64_t range = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+  LOCKSTEP_CHECK(high > low && range <= (std::uint64_t{1} << 32),
                  "[randint] expected low < high <= low + 2^32, found {} and {}", low, high);
+  check_has(options.dtype, low, "low", "randint");
+  check_has(options.dtype, high - 1, "high - 1", "randint");
   const philox::Key key = next_random_key(RandomStream::general);
   const LibraryAccess access;
   Tensor host = empty(sizes, {.dtype = kInt64});
   auto* data = host.data<std::int64_t>();
-  const auto range = static_cast<std::uint64_t>(high - low);
   for_each_philox_block(key, host.numel(), [&](std::int64_t i, philox::Block words) {
     for (std::int64_t j = 0; j < 4 && i + j < host.numel(); ++j)
       data[i + j] = low + static_cast<std::int64_t>(words.word[j] * range >> 32);
@@ -310,6 +307,21 @@ Tensor randperm(std::int64_t n) {
     std::swap(data[i], data[static_cast<std::int64_t>(word * static_cast<std::uint64_t>(i + 1) >> 32)]);
   }
   return out;
+}
+
+Tensor randperm(std::int64_t n, DType dtype) {
+  if (n > 0) check_in_range(n - 1, dtype, "randperm");
+  if (n > 0 && is_floating_point(dtype)) {
+    const std::int64_t most = dispatch_floating(dtype, "randperm", []<typename T>() {
+      return std::is_same_v<T, double>     ? std::int64_t{1} << 53
+             : std::is_same_v<T, float>    ? std::int64_t{1} << 24
+             : std::is_same_v<T, BFloat16> ? 256
+                                           : 2048;
+    });
+    LOCKSTEP_CHECK(n - 1 <= most, "[randperm] {} does not have all whole numbers below {}, but up to {}; ask for int64",
+                   name(dtype), n, most);
+  }
+  return cast_values(randperm(n), dtype);
 }
 
 }  // namespace lockstep

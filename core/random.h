@@ -21,6 +21,15 @@ enum class RandomStream : std::uint32_t { general = 0, init = 1, dropout = 2, da
 void manual_seed(std::uint64_t seed);
 std::uint64_t initial_seed();
 
+/// Where this thread is in its random numbers, to draw the same ones again.
+struct RandomPosition {
+  static constexpr int kStreams = 5;
+  std::uint64_t step = 0;
+  std::uint32_t shard = 0;
+  std::uint32_t calls[kStreams] = {};  ///< draws made, by stream
+  bool guarded = false;                ///< inside of a RandomKeyGuard
+};
+
 /// Sets step and shard of this thread's random key for its lifetime, with call counters at 0; restores the previous
 /// ones.
 class RandomKeyGuard {
@@ -31,21 +40,13 @@ class RandomKeyGuard {
   RandomKeyGuard& operator=(const RandomKeyGuard&) = delete;
 
  private:
-  struct State;
-  State* saved_;
+  RandomPosition saved_;
 };
 
 /// The step that the innermost RandomKeyGuard of this thread set; none outside of a guard.
 std::optional<std::uint64_t> guarded_random_step();
 
-/// Where this thread is in its random numbers, to draw the same ones again.
-struct RandomPosition {
-  static constexpr int kStreams = 5;
-  std::uint64_t step = 0;
-  std::uint32_t shard = 0;
-  std::uint32_t calls[kStreams] = {};  ///< draws made, by stream
-  bool guarded = false;                ///< inside of a RandomKeyGuard
-};
+/// Where this thread is now.
 RandomPosition random_position();
 /// Puts this thread at a position, from where it goes on: after draws that other threads have made for it.
 void set_random_position(const RandomPosition& position);
@@ -89,20 +90,24 @@ philox::Key random_key(std::uint64_t seed, RandomStream stream, std::uint64_t st
                        std::uint32_t call);
 
 /// Uniform on [0, 1), with 24 random bits, 53 in float64; in the half types what rounds to 1 is the number below it.
+/// Throws Error unless the dtype is a floating-point one, as do the next four.
 Tensor rand(const Shape& sizes, TensorOptions options = {});
 /// Standard normal (Box-Muller on pairs of Philox words).
 Tensor randn(const Shape& sizes, TensorOptions options = {});
 /// rand() and randn() with the sizes and options of a tensor.
 Tensor rand_like(const Tensor& like);
 Tensor randn_like(const Tensor& like);
-/// Normal, with the given mean and standard deviation.
+/// Normal, with the given mean and standard deviation. Throws Error for a deviation below 0.
 Tensor normal(double mean, double std, const Shape& sizes, TensorOptions options = {});
-/// Integers in [low, high).
+/// Integers in [low, high). Throws Error unless low < high <= low + 2^32 and the dtype has both ends.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& sizes, TensorOptions options = {.dtype = kInt64});
-/// A random permutation of 0 .. n-1 (int64), a pure function of the key.
+/// A random permutation of 0 .. n-1 (int64), a pure function of the key. Throws Error unless 0 <= n <= 2^32.
 Tensor randperm(std::int64_t n);
+/// The same as numbers of a dtype. Throws Error also if the dtype does not have all of them.
+Tensor randperm(std::int64_t n, DType dtype);
 /// Fills in place with uniform [low, high) or normal values, drawn from `stream`. Where the dtype has no number below
-/// `high` and above `low`, values are `low`. Throws Error unless low <= high, both finite.
+/// `high` and above `low`, values are `low`. Throws Error unless low <= high, the dtype has both, and their difference
+/// is finite (in float32 for the half types), or unless std >= 0.
 void fill_uniform(const Tensor& tensor, double low, double high, RandomStream stream = RandomStream::general);
 void fill_normal(const Tensor& tensor, double mean, double std, RandomStream stream = RandomStream::general);
 
@@ -129,10 +134,6 @@ inline Tensor randint(std::int64_t high, const Shape& sizes, TensorOptions optio
 template <std::same_as<DType> D>
 Tensor randint(std::int64_t high, const Shape& sizes, D dtype) {
   return randint(0, high, sizes, TensorOptions{.dtype = dtype});
-}
-/// randperm() as numbers of a dtype.
-inline Tensor randperm(std::int64_t n, DType dtype) {
-  return randperm(n).to(dtype);
 }
 
 }  // namespace lockstep

@@ -257,6 +257,43 @@ TEST(RandomTensors, ErrorsNameTheProblem) {
   EXPECT_EQ(error_of([] { fill_uniform(zeros({2}), 2.0, 1.0); }),
             "[fill_uniform] expected finite numbers low <= high, found 2 and 1");
   EXPECT_EQ(error_of([] { rand({2}, {.dtype = kInt64}); }), "[fill_uniform] expected a floating-point tensor");
+  EXPECT_EQ(error_of([] { randint(INT64_MIN, INT64_MAX, {2}); }).find("[randint] expected low < high <= low + 2^32"),
+            0u);
+  for (const double std : {-1.0, std::nan("")})
+    EXPECT_NE(error_of([&] { fill_normal(zeros({2}), 0.0, std); }).find("a standard deviation of at least 0"),
+              std::string::npos);
+}
+
+TEST(RandomTensors, NumbersOutOfTheDtypesRangeAreRefused) {
+  const auto refused = [](auto&& draw) {
+    const std::string message = error_of(draw);
+    EXPECT_NE(message.find("out of the range of"), std::string::npos) << message;
+  };
+  refused([] { randint(0, 1000, {2}, kUInt8); });
+  refused([] { randint(-1, 5, {2}, kUInt8); });
+  refused([] { randint(std::int64_t{1} << 32, {2}, kInt32); });
+  refused([] { randint(0, 100000, {2}, kFloat16); });
+  refused([] { randperm(300, kUInt8); });
+  refused([] { fill_uniform(zeros({2}), -3e38, 3e38); });
+  refused([] { fill_uniform(zeros({2}), 0.0, 1e39); });
+  refused([] { fill_uniform(zeros({2}, {.dtype = kFloat64}), -1.7e308, 1.7e308); });
+  refused([] { fill_uniform(zeros({2}, {.dtype = kFloat16}), -70000.0, 1.0); });
+  EXPECT_NE(error_of([] { randperm(300, kBFloat16); }).find("[randperm]"), std::string::npos) << "two would be one";
+
+  manual_seed(4);
+  const auto largest = [](const Tensor& drawn) {
+    const std::vector<double> values = drawn.to_vector<double>();
+    return *std::max_element(values.begin(), values.end());
+  };
+  EXPECT_EQ(largest(randint(0, 256, {1000}, kUInt8)), 255);
+  EXPECT_EQ(randint(INT64_MAX - 1, INT64_MAX, {1}).item<std::int64_t>(), INT64_MAX - 1);
+  EXPECT_GE(largest(randint(INT32_MIN, std::int64_t{INT32_MAX} + 1, {1000}, kInt32)), INT32_MAX / 2);
+  EXPECT_EQ(largest(randperm(256, kUInt8)), 255);
+  EXPECT_EQ(largest(randperm(257, kBFloat16)), 256);
+  const Tensor wide = empty({1000}, {.dtype = kFloat16});
+  fill_uniform(wide, -60000.0, 60000.0);
+  EXPECT_GT(largest(wide), 50000.0);
+  EXPECT_LT(largest(wide), 60000.0);
 }
 
 }  // namespace
