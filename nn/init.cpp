@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
+#include "lockstep/autograd/grad_mode.h"
+#include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/double_math.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 
@@ -74,25 +79,21 @@ void xavier_normal_(const Tensor& tensor, double gain) {
 }
 
 void trunc_normal_(const Tensor& tensor, double mean, double std, double low, double high) {
+  LOCKSTEP_CHECK(std >= 0.0 && std::isfinite(std),
+                 "[trunc_normal_] expected a finite standard deviation of at least 0, found {}", std);
   LOCKSTEP_CHECK(low < high && low < mean + 4.0 * std && high > mean - 4.0 * std,
                  "[trunc_normal_] a normal distribution of mean {} and deviation {} has too little in [{}, {}]", mean,
                  std, low, high);
-  const Tensor drawn = empty(tensor.sizes(), {.dtype = kFloat64}), again = empty_like(drawn);
-  normal_(drawn, mean, std);
-  const LibraryAccess access;
-  auto* const values = drawn.data<double>();
-  const auto outside = [&](double value) { return value < low || value > high; };
-  bool any = true;
-  while (any) {  // each round leaves a share of what was outside
-    any = false;
-    for (std::int64_t i = 0; i < drawn.numel() && !any; ++i) any = outside(values[i]);
-    if (!any) break;
-    normal_(again, mean, std);
-    for (std::int64_t i = 0; i < drawn.numel(); ++i)
-      if (outside(values[i])) values[i] = again.data<double>()[i];
-  }
+  // Through the inverse of the cumulative distribution, whose values between the bounds are equally likely. -1 is that
+  // of no number.
+  const double scale = std * std::numbers::sqrt2;
+  const double from = std::max(math::portable_erf((low - mean) / scale), -1.0 + 0x1p-53);
+  const Tensor drawn = empty(tensor.sizes(), {.dtype = kFloat64});
+  uniform_(drawn, from, std::max(from, math::portable_erf((high - mean) / scale)));
+  const NoGradGuard no_grad;
+  const Tensor values = clamp(erfinv(drawn) * scale + mean, low, high);
   tensor.storage()->bump_version();
-  copy_values(drawn, tensor);
+  copy_values(values, tensor);
 }
 
 void orthogonal_(const Tensor& tensor, double gain) {

@@ -21,7 +21,7 @@ struct KaimingOptions {
 
 /// Uniform on [low, high).
 void uniform_(const Tensor& tensor, double low = 0.0, double high = 1.0);
-/// Normal, with standard deviation `std`.
+/// Normal, with standard deviation `std`. Throws Error for one below 0.
 void normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0);
 /// All elements the same.
 void constant_(const Tensor& tensor, double value);
@@ -36,7 +36,8 @@ void kaiming_normal_(const Tensor& tensor, KaimingOptions options = {});
 void xavier_uniform_(const Tensor& tensor, double gain = 1.0);
 void xavier_normal_(const Tensor& tensor, double gain = 1.0);
 
-/// Normal with the given mean and standard deviation, drawn again where outside [low, high].
+/// Normal with the given mean and standard deviation, but nothing outside [low, high]. Throws Error unless std is
+/// finite and not below 0, and some of [low, high] is within four deviations of the mean.
 void trunc_normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0, double low = -2.0, double high = 2.0);
 /// Rows, or columns where there are fewer, that are orthogonal and of length gain; what follows the first dimension
 /// counts as columns. Saxe, McClelland and Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep

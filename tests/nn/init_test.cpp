@@ -94,6 +94,23 @@ TEST_F(Init, Constants) {
   EXPECT_NEAR(moments(weight).std, 0.5, 0.02);
 }
 
+TEST_F(Init, TruncatedNormalsStayInTheirBounds) {
+  const Tensor x = empty({100000});
+  init::trunc_normal_(x, 1.0, 2.0);
+  const Moments all = moments(x);
+  EXPECT_GE(all.min, -2.0);
+  EXPECT_LE(all.max, 2.0);
+  EXPECT_NEAR(all.mean, 0.2874, 0.02);
+  EXPECT_NEAR(all.std, 1.0587, 0.02);
+  init::trunc_normal_(x, 0.0, 1.0, 3.9, 8.0);  // far out, where few of a normal distribution's numbers are
+  EXPECT_GE(moments(x).min, 3.9);
+  EXPECT_NEAR(moments(x).mean, 4.1304, 0.01);
+  init::trunc_normal_(x, 0.0, 1.0, 0.0, INFINITY);
+  EXPECT_NEAR(moments(x).mean, std::sqrt(2.0 / 3.14159265), 0.01);
+  for (const double std : {-1.0, 1.0 / 0.0, std::nan("")})
+    EXPECT_NE(error_of([&] { init::trunc_normal_(x, 0.0, std); }).find("[trunc_normal_]"), std::string::npos) << std;
+}
+
 TEST_F(Init, DiracPassesChannelsOnAndGainsArePyTorchs) {
   const Tensor x = make_input({1, 4, 5, 5}, 1, kFloat64);
   const Tensor w = empty({4, 2, 3, 3}, {.dtype = kFloat64});
