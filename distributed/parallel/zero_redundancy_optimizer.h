@@ -82,6 +82,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   double lr(std::size_t group = 0) const override { return local_->lr(group); }
   void set_lr(double lr, std::size_t group) override { local_->set_lr(lr, group); }
   double momentum(std::size_t group = 0) const override { return local_->momentum(group); }
+  bool has_momentum() const override { return local_->has_momentum(); }
   void set_momentum(double value, std::size_t group) override { local_->set_momentum(value, group); }
   /// That of the optimizer inside.
   const char* name() const override { return local_->name(); }

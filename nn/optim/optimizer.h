@@ -123,8 +123,10 @@ class Optimizer {
   virtual double lr(std::size_t group = 0) const = 0;
   virtual void set_lr(double lr, std::size_t group) = 0;
   void set_lr(double lr);  ///< of all groups
-  /// SGD's momentum, Adam's beta1: what OneCycle cycles.
+  /// SGD's momentum, Adam's beta1: what OneCycle cycles. Of an optimizer that has neither, another option that is saved
+  /// with the rate.
   virtual double momentum(std::size_t group = 0) const = 0;
+  virtual bool has_momentum() const { return true; }  ///< it has one of the two
   virtual void set_momentum(double value, std::size_t group) = 0;
   void set_momentum(double value);  ///< of all groups
 
@@ -246,6 +248,16 @@ class Optimizer {
   std::vector<std::size_t> counted_;
 };
 
+namespace detail {
+/// Whether the option is a momentum or a beta1.
+template <typename Options>
+bool has_momentum(const Options& options, double Options::*option) {
+  if constexpr (requires { options.momentum; }) return &(options.*option) == &options.momentum;
+  if constexpr (requires { options.beta1; }) return &(options.*option) == &options.beta1;
+  return false;
+}
+}  // namespace detail
+
 /// An optimizer whose options are a struct, one for each group of parameters. `kMomentum`: what momentum() is in it.
 template <typename Options, double Options::*kMomentum>
 class OptimizerWith : public Optimizer {
@@ -260,6 +272,7 @@ class OptimizerWith : public Optimizer {
   double lr(std::size_t group = 0) const override { return options(group).lr; }
   void set_lr(double lr, std::size_t group) override { set(&Options::lr, lr, group); }
   double momentum(std::size_t group = 0) const override { return options(group).*kMomentum; }
+  bool has_momentum() const override { return detail::has_momentum(Options(), kMomentum); }
   void set_momentum(double value, std::size_t group) override { set(kMomentum, value, group); }
 
  protected:

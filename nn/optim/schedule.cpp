@@ -127,7 +127,13 @@ LRScheduler::LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedul
                    "[LRScheduler] parameter groups 0 and {} have learning rates {} and {}, and one schedule was given; "
                    "pass one for each of the {} groups",
                    group, optimizer.lr(0), optimizer.lr(group), groups);
-  for (const Schedule& each : lr_) momentum_.push_back(momentum ? momentum : momentum_beside(each));
+  for (const Schedule& each : lr_) {
+    momentum_.push_back(momentum ? momentum : momentum_beside(each));
+    LOCKSTEP_CHECK(
+        !momentum_.back() || optimizer.has_momentum(),
+        "[LRScheduler] expected an optimizer with momentum or beta1, whose schedule was given, and found one "
+        "that has neither; give none, and turn off cycle_momentum in a OneCycle");
+  }
   set_position(0);
 }
 

@@ -116,7 +116,8 @@ struct LinearWarmup {
 
 /// Sets an optimizer's learning rate (and momentum) from a schedule. Position 0 holds from construction on; call step()
 /// after each optimizer.step(). The optimizer must outlive it. Where no schedule of the momentum is given, a OneCycle
-/// cycles that of its parameter groups too, unless its cycle_momentum is off.
+/// cycles that of its parameter groups too, unless its cycle_momentum is off. Throws Error if there is a momentum to
+/// set in an optimizer without.
 class LRScheduler {
  public:
   /// One schedule for all parameter groups. Throws Error if these were made with different rates: say then what each is

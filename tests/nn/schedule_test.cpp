@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/nn/optim/adam.h"
+#include "lockstep/nn/optim/rmsprop.h"
 #include "lockstep/nn/optim/sgd.h"
+#include "lockstep/nn/optim/whole_tensors.h"
 #include "tests/support/golden.h"
 #include "tests/support/tensor_testing.h"
 
@@ -153,6 +155,28 @@ TEST(Schedule, RefusesNonsense) {
   contains(error_of([&] { LRScheduler(sgd, StepLR{}).set_position(-1); }), "position >= 0");
   contains(error_of([&] { LRScheduler(sgd, OneCycle{.total_steps = 20}); }),
            "of parameter group 0 cannot be switched on or off later");
+}
+
+TEST(Schedule, OneCycleLeavesOptimizersWithoutMomentumAlone) {
+  const Tensor p = make_leaf({2, 2});
+  const auto check = [](auto&& optimizer) {
+    const double before = optimizer.momentum();
+    const OneCycle cycle{.total_steps = 20};
+    EXPECT_NE(error_of([&] { LRScheduler(optimizer, cycle); }).find("cycle_momentum"), std::string::npos);
+    EXPECT_EQ(optimizer.momentum(), before);
+    OneCycle rate_alone = cycle;
+    rate_alone.cycle_momentum = false;
+    LRScheduler(optimizer, rate_alone).step();
+    EXPECT_EQ(optimizer.momentum(), before);
+  };
+  check(Adagrad({p}));
+  check(Adadelta({p}));
+  check(ASGD({p}));
+  check(Rprop({p}));
+  check(Adafactor({p}));
+  RMSprop rmsprop({p}, {.momentum = 0.9});
+  LRScheduler(rmsprop, OneCycle{.total_steps = 20}).step();
+  EXPECT_NE(rmsprop.momentum(), 0.9);
 }
 
 }  // namespace
