@@ -1,5 +1,6 @@
 #include "lockstep/nn/conv.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <vector>
 
@@ -33,7 +34,7 @@ Shape transposed_weight_shape(std::int64_t in, std::int64_t out, Size2d kernel, 
 }
 
 // x between elements of its own, for a convolution that then pads with nothing. Of each dimension, from the last one:
-// the padding (-1: so much that the result has x's size), the kernel's size and the distance of its taps.
+// the padding (-1 in all: so much that the result has x's sizes), the kernel's size and the distance of its taps.
 struct Side {
   std::int64_t padding, kernel, dilation, stride;
 };
@@ -41,10 +42,13 @@ Tensor padded(const Tensor& x, std::initializer_list<Side> sides, PadMode mode, 
   LOCKSTEP_CHECK(x.dim() == static_cast<int>(sides.size()) + 2, "[nn::{}] expected an input of {} dimensions, found {}",
                  layer, sides.size() + 2, to_string(x.sizes()));
   std::vector<std::int64_t> padding;
+  const bool same = std::ranges::all_of(sides, [](const Side& side) { return side.padding == -1; });
   for (const Side& side : sides) {
-    LOCKSTEP_CHECK(side.padding >= 0 || side.stride == 1, "[nn::{}] padding kSame needs a stride of 1, found {}", layer,
+    LOCKSTEP_CHECK(same || side.padding >= 0, "[nn::{}] expected a padding of at least 0 or kSame, found {}", layer,
+                   side.padding);
+    LOCKSTEP_CHECK(!same || side.stride == 1, "[nn::{}] padding kSame needs a stride of 1, found {}", layer,
                    side.stride);
-    const std::int64_t both = side.padding < 0 ? side.dilation * (side.kernel - 1) : 2 * side.padding;
+    const std::int64_t both = same ? side.dilation * (side.kernel - 1) : 2 * side.padding;
     padding.push_back(both / 2);
     padding.push_back(both - both / 2);
   }

@@ -168,6 +168,12 @@ TEST(ConvPadding, MayHoldElementsOfTheInput) {
   }
   Conv2d strided(3, 4, 3, {.stride = 2, .padding = kSame, .padding_mode = PadMode::reflect});
   EXPECT_NE(error_of([&] { strided(x); }).find("kSame needs a stride of 1, found 2"), std::string::npos);
+  for (const Size2d& padding : {Size2d(-2), Size2d(-1, 2)}) {
+    Conv2d negative(3, 4, 3, {.padding = padding, .padding_mode = PadMode::reflect});
+    EXPECT_NE(error_of([&] { negative(x); }).find("padding"), std::string::npos);
+  }
+  Conv1d negative(3, 2, 4, {.padding = -2, .padding_mode = PadMode::reflect});
+  EXPECT_NE(error_of([&] { negative(randn({2, 3, 5})); }).find("padding"), std::string::npos);
   Conv2d wide(3, 4, 3, {.padding = 1, .padding_mode = PadMode::reflect});
   EXPECT_NE(error_of([&] { wide(x.select(0, 0)); }).find("expected an input of 4 dimensions"), std::string::npos);
 }
