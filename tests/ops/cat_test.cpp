@@ -109,6 +109,7 @@ TEST(CatOp, AnEmptyDimensionHasAsManyChunksAsAreAskedFor) {
     ASSERT_EQ(parts.size(), 3u);
     for (const Tensor& part : parts) EXPECT_EQ(part.sizes(), sizes);
   }
+  EXPECT_EQ(chunk(zeros({3}), INT64_MAX).size(), 3u);
 }
 
 TEST(CatOp, Errors) {

@@ -37,6 +37,12 @@ TEST(WindowNumbers, TooLargeOnesAreRefused) {
                              }},
                         Case{"max_pool", [&] { max_pool1d(row, kHuge, 1, kHuge / 2); }},
                         Case{"avg_pool", [&] { avg_pool2d(image, kMost, {.padding = kMost / 2}); }},
+                        Case{"chunk",
+                             [&] {
+                               chunk(zeros({0, 2}), kMost);
+                             }},
+                        Case{"interpolate", [&] { interpolate(image, {.scale_factor = 1e300}); }},
+                        Case{"interpolate", [&] { interpolate(volume, {.scale_factor = 1e300}); }},
                         Case{"pixel_shuffle",
                              [&] {
                                pixel_shuffle(zeros({1, 4, 2, 2}), kHuge);

@@ -83,6 +83,12 @@ int split_dim(const Tensor& x, std::int64_t dim, const char* op) {
   return wrap_dim(dim, x.dim(), op);
 }
 
+/// Parts without elements are tensors all the same.
+void check_empty_parts(std::int64_t count, const char* op) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 24;
+  LOCKSTEP_CHECK(count <= kMost, "[{}] expected at most {} parts without elements, found {}", op, kMost, count);
+}
+
 /// Parts of `size` elements, the last one smaller; one empty part for an empty dimension.
 std::vector<Tensor> split_every(const Tensor& x, std::int64_t size, int d) {
   std::vector<std::int64_t> lengths;
@@ -120,13 +126,16 @@ std::vector<Tensor> split_with_sizes(const Tensor& x, const std::vector<std::int
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim) {
   const int d = split_dim(x, dim, "chunk");
   LOCKSTEP_CHECK(chunks >= 1, "[chunk] expected at least 1 chunk, found {}", chunks);
-  if (x.sizes()[d] == 0) return split_at(x, std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 0), d);
-  return split_every(x, std::max<std::int64_t>(1, (x.sizes()[d] + chunks - 1) / chunks), d);
+  const std::int64_t size = x.sizes()[d];
+  if (size > 0) return split_every(x, size / chunks + (size % chunks != 0 ? 1 : 0), d);
+  check_empty_parts(chunks, "chunk");
+  return split_at(x, std::vector<std::int64_t>(static_cast<std::size_t>(chunks), 0), d);
 }
 
 std::vector<Tensor> tensor_split(const Tensor& x, std::int64_t sections, std::int64_t dim) {
   const int d = split_dim(x, dim, "tensor_split");
   LOCKSTEP_CHECK(sections >= 1, "[tensor_split] expected at least 1 section, found {}", sections);
+  check_empty_parts(sections - x.sizes()[d], "tensor_split");
   const std::int64_t size = x.sizes()[d] / sections, larger = x.sizes()[d] % sections;
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < sections; ++i) lengths.push_back(size + (i < larger ? 1 : 0));

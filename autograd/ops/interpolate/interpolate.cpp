@@ -54,7 +54,12 @@ InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOpti
 }
 
 std::int64_t size_of(std::int64_t in, std::int64_t asked, double factor) {
-  return factor > 0.0 ? static_cast<std::int64_t>(std::floor(static_cast<double>(in) * factor)) : asked;
+  if (!(factor > 0.0)) return asked;
+  const double size = std::floor(static_cast<double>(in) * factor);
+  LOCKSTEP_CHECK(size < 0x1p53,
+                 "[interpolate] expected a scale_factor by which {} elements become less than 2^53, found {}", in,
+                 factor);
+  return static_cast<std::int64_t>(size);
 }
 
 bool fits(InterpolateMode mode, int dim) {
