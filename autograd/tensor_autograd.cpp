@@ -115,8 +115,13 @@ void Tensor::remove_hook(std::uint64_t key) const {
   AutogradMeta* meta = defined() ? autograd_meta(*this) : nullptr;
   if (!meta) return;
   // There is an accumulator if there ever was a hook of it, though the leaf may not require gradients any more.
+  std::vector<AutogradMeta::LeafHook> removed;  // what they hold goes when other threads may have the leaf
   if (AccumulateGrad* const accumulator = meta->accumulator.load(std::memory_order_acquire))
-    accumulator->exclusively([&] { std::erase_if(meta->hooks, [&](const auto& entry) { return entry.key == key; }); });
+    accumulator->exclusively([&] {
+      for (const AutogradMeta::LeafHook& hook : meta->hooks)
+        if (hook.key == key) removed.push_back(hook);
+      std::erase_if(meta->hooks, [&](const AutogradMeta::LeafHook& hook) { return hook.key == key; });
+    });
   if (const Edge edge = gradient_edge(*this); edge.node) edge.node->remove_hook(key);
 }
 

@@ -4,6 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
 #include <thread>
 
 #include "lockstep/autograd/autograd_meta.h"
@@ -166,6 +169,19 @@ TEST(Hooks, OneThatHoldsItsOwnTensorIsRefused) {
             std::string::npos);
   x.register_post_accumulate_grad_hook([&x, other](const Tensor&) {});
   EXPECT_EQ(x.impl()->use_count(), 1u);
+}
+
+TEST(Hooks, WhatARemovedOneHeldGoesWhileOtherThreadsMayUseTheLeaf) {
+  const Tensor leaf = make_leaf({2});
+  std::future<void> pass;
+  std::future_status status = std::future_status::deferred;
+  std::shared_ptr<int> held(new int(0), [&](int* number) {
+    delete number;
+    pass = std::async(std::launch::async, [&] { sum(leaf * 2.0).backward(); });
+    status = pass.wait_for(std::chrono::seconds(5));
+  });
+  leaf.remove_hook(leaf.register_post_accumulate_grad_hook([held = std::move(held)](const Tensor&) {}));
+  EXPECT_EQ(status, std::future_status::ready);
 }
 
 TEST(Hooks, AddedAfterForwardTheyStillRun) {
