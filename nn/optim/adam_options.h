@@ -2,10 +2,10 @@
 
 // What the optimizers of Adam's family make of the options that they share. For .cpp files only.
 
-#include <cmath>
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/nn/optim/option_checks.h"
 
 namespace lockstep::optim::detail {
 
@@ -15,8 +15,7 @@ void check_adam_options(const char* optimizer, const Options& options) {
   for (const auto& [which, value] : {std::pair{"beta1", options.beta1}, {"beta2", options.beta2}})
     LOCKSTEP_CHECK(value >= 0.0 && value < 1.0, "[{}] expected 0 <= {} < 1, found {}", optimizer, which, value);
   for (const auto& [which, value] : {std::pair{"eps", options.eps}, {"weight_decay", options.weight_decay}})
-    LOCKSTEP_CHECK(std::isfinite(value) && value >= 0.0, "[{}] expected a finite {} >= 0, found {}", optimizer, which,
-                   value);
+    check_at_least_zero(optimizer, which, value);
 }
 
 /// The scalars of AdamMeans, in its order.

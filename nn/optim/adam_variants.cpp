@@ -7,6 +7,7 @@
 #include "lockstep/core/kernel_table.h"
 #include "lockstep/nn/optim/adam.h"
 #include "lockstep/nn/optim/adam_options.h"
+#include "lockstep/nn/optim/option_checks.h"
 
 namespace lockstep::optim {
 namespace {
@@ -34,8 +35,7 @@ NAdam::NAdam(std::vector<ParamGroup<NAdamOptions>> groups) {
 void NAdam::check(const NAdamOptions& options) const {
   check_lr(options.lr);
   detail::check_adam_options("NAdam", options);
-  LOCKSTEP_CHECK(std::isfinite(options.momentum_decay) && options.momentum_decay >= 0.0,
-                 "[NAdam] expected a finite momentum_decay >= 0, found {}", options.momentum_decay);
+  check_at_least_zero("NAdam", "momentum_decay", options.momentum_decay);
 }
 
 std::vector<std::string> NAdam::names_of_state(int) const {

@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/double_math.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/nn/optim/option_checks.h"
 #include "lockstep/nn/optim/rmsprop.h"
 
 namespace lockstep::optim {
@@ -74,7 +75,7 @@ void ASGD::check(const ASGDOptions& options) const {
                                     {"alpha", options.alpha},
                                     {"t0", options.t0},
                                     {"weight_decay", options.weight_decay}})
-    LOCKSTEP_CHECK(std::isfinite(value) && value >= 0.0, "[ASGD] expected a finite {} >= 0, found {}", what, value);
+    check_at_least_zero("ASGD", what, value);
 }
 
 std::vector<std::string> ASGD::names_of_state(int) const {

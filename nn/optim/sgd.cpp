@@ -4,6 +4,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/kernel_table.h"
+#include "lockstep/nn/optim/option_checks.h"
 
 namespace lockstep::optim {
 namespace {
@@ -21,10 +22,8 @@ SGD::SGD(std::vector<ParamGroup<SGDOptions>> groups) {
 
 void SGD::check(const SGDOptions& options) const {
   check_lr(options.lr);
-  LOCKSTEP_CHECK(std::isfinite(options.momentum) && options.momentum >= 0.0,
-                 "[SGD] expected a finite momentum >= 0, found {}", options.momentum);
-  LOCKSTEP_CHECK(std::isfinite(options.weight_decay) && options.weight_decay >= 0.0,
-                 "[SGD] expected a finite weight_decay >= 0, found {}", options.weight_decay);
+  check_at_least_zero("SGD", "momentum", options.momentum);
+  check_at_least_zero("SGD", "weight_decay", options.weight_decay);
   LOCKSTEP_CHECK(std::isfinite(options.dampening), "[SGD] expected a finite dampening, found {}", options.dampening);
   LOCKSTEP_CHECK(!options.nesterov || (options.momentum > 0.0 && options.dampening == 0.0),
                  "[SGD] nesterov needs momentum > 0 and dampening 0, found momentum {} and dampening {}",

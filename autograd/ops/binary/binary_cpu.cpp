@@ -332,18 +332,6 @@ bool are_truths(const Operand& a, const Operand& b) {
   return (a.tensor || b.tensor) && is_truth(a) && is_truth(b);
 }
 
-template <typename F>
-void with_compute_type(DType compute, F&& f) {
-  switch (compute) {
-    case kFloat32:
-      return f.template operator()<float>();
-    case kFloat64:
-      return f.template operator()<double>();
-    default:
-      return f.template operator()<std::int64_t>();
-  }
-}
-
 }  // namespace
 
 void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out) {

@@ -19,17 +19,4 @@ cuda::Input<C> cuda_input(const Operand& operand) {
   return static_cast<C>(scalar.to_double());
 }
 
-/// Calls f.operator()<C>() with the type of Note [Compute types].
-template <typename F>
-void with_compute_type(DType compute, F&& f) {
-  switch (compute) {
-    case kFloat32:
-      return f.template operator()<float>();
-    case kFloat64:
-      return f.template operator()<double>();
-    default:
-      return f.template operator()<std::int64_t>();
-  }
-}
-
 }  // namespace lockstep::binary

@@ -116,4 +116,17 @@ Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alp
 /// True where a and b are equal or both NaN.
 Tensor same_values(const Tensor& a, const Tensor& b);
 
+/// Calls f.operator()<C>() with the type of Note [Compute types].
+template <typename F>
+void with_compute_type(DType compute, F&& f) {
+  switch (compute) {
+    case kFloat32:
+      return f.template operator()<float>();
+    case kFloat64:
+      return f.template operator()<double>();
+    default:
+      return f.template operator()<std::int64_t>();
+  }
+}
+
 }  // namespace lockstep

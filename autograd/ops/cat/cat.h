@@ -17,8 +17,8 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0);
 std::vector<Tensor> split(const Tensor& x, std::int64_t size, std::int64_t dim = 0);
 /// Views of the given sizes along dim, which must add up to x.size(dim).
 std::vector<Tensor> split_with_sizes(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim = 0);
-/// Views of ceil(x.size(dim) / chunks) elements each along dim: at most `chunks` of them; of a dimension without elements
-/// as many, and an error for more than 2^24.
+/// Views of ceil(x.size(dim) / chunks) elements each along dim: at most `chunks` of them; of a dimension without
+/// elements as many, and an error for more than 2^24.
 std::vector<Tensor> chunk(const Tensor& x, std::int64_t chunks, std::int64_t dim = 0);
 
 /// `sections` views along dim whose sizes differ by one at most, the larger ones first.

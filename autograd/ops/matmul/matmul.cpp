@@ -31,12 +31,6 @@ Tensor expand_leading(const Tensor& t, const Shape& leading) {
   return t.as_strided(sizes, strides, t.offset());
 }
 
-Shape leading_of(const Tensor& t) {
-  Shape leading;
-  for (int d = 0; d < t.dim() - 2; ++d) leading.push_back(t.sizes()[d]);
-  return leading;
-}
-
 // The matrix product of everything in front of the last dimension, as one tall matrix.
 Tensor flat_rows(const Tensor& t) {
   const Tensor dense = as_contiguous(t);

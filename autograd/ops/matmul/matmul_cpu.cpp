@@ -35,15 +35,6 @@ Layout layout_of(const Tensor& t) {
   return {copy_contiguous(t), false, columns};
 }
 
-std::int64_t matrix_offset(const Tensor& t, std::int64_t index) {
-  std::int64_t offset = 0;
-  for (int d = t.dim() - 3; d >= 0; --d) {
-    offset += index % t.sizes()[d] * t.strides()[d];
-    index /= t.sizes()[d];
-  }
-  return offset;
-}
-
 /// Products of a few elements each: along the last dimension of the batch matrices lie evenly, so that no place is
 /// worked out for each of them.
 template <typename T>

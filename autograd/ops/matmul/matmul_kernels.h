@@ -14,6 +14,23 @@ MatmulKernel matmul_reference, matmul_cpu, matmul_cuda;
 /// leading sizes, any strides; a new contiguous tensor.
 Tensor matmul_values(const Tensor& a, const Tensor& b);
 
+/// Offset in elements of matrix `index` of a batch.
+inline std::int64_t matrix_offset(const Tensor& t, std::int64_t index) {
+  std::int64_t offset = 0;
+  for (int d = t.dim() - 3; d >= 0; --d) {
+    offset += index % t.sizes()[d] * t.strides()[d];
+    index /= t.sizes()[d];
+  }
+  return offset;
+}
+
+/// The sizes of a batch in front of those of its matrices.
+inline Shape leading_of(const Tensor& t) {
+  Shape leading;
+  for (int d = 0; d < t.dim() - 2; ++d) leading.push_back(t.sizes()[d]);
+  return leading;
+}
+
 /// A view with the last two dimensions swapped.
 Tensor transposed_view(const Tensor& matrices);
 

@@ -5,19 +5,6 @@
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
-namespace {
-
-// Offset in elements of matrix `index` of a batch.
-std::int64_t matrix_offset(const Tensor& t, std::int64_t index) {
-  std::int64_t offset = 0;
-  for (int d = t.dim() - 3; d >= 0; --d) {
-    offset += index % t.sizes()[d] * t.strides()[d];
-    index /= t.sizes()[d];
-  }
-  return offset;
-}
-
-}  // namespace
 
 void matmul_reference(const Tensor& a, const Tensor& b, const Tensor& out) {
   const std::int64_t m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = out.numel() / (m * n);

@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/dropout/dropout.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
+#include "lockstep/autograd/ops/matmul/matmul_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_kernels.h"
 #include "lockstep/autograd/ops/scaled_dot_product_attention/attention_layout.h"
@@ -40,12 +41,6 @@ DType compute_dtype(const Tensor& t) {
 Shape with_last(Shape leading, std::int64_t rows, std::int64_t columns) {
   leading.push_back(rows);
   leading.push_back(columns);
-  return leading;
-}
-
-Shape leading_of(const Tensor& t) {
-  Shape leading;
-  for (int d = 0; d < t.dim() - 2; ++d) leading.push_back(t.sizes()[d]);
   return leading;
 }
 

@@ -70,7 +70,6 @@ class Reducer {
   /// ranks that wait for them wait until their deadline.
   void abandon_pass();
 
-  std::size_t num_buckets() const { return buckets_.size(); }  ///< that the gradients travel in
   /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
   /// accumulated for it.
   std::vector<std::string> unused_parameters() const { return names_of(&Slot::unused); }

@@ -62,19 +62,6 @@ inline unsigned __ballot_sync(unsigned, bool predicate) {
   return result;
 }
 
-/// One kernel runs at a time, on one thread.
-template <typename T>
-T atomicAdd(T* target, std::type_identity_t<T> value) {
-  const T before = *target;
-  *target = before + value;
-  return before;
-}
-template <typename T>
-T atomicMax(T* target, std::type_identity_t<T> value) {
-  const T before = *target;
-  if (value > before) *target = value;
-  return before;
-}
 inline int __popc(unsigned word) {
   return __builtin_popcount(word);
 }
