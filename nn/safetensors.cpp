@@ -5,10 +5,10 @@
 #include <map>
 #include <set>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/name_list.h"
 #include "lockstep/nn/safetensors_header.h"
 
@@ -47,7 +47,7 @@ detail::SafetensorsLayout detail::lay_out_safetensors(const std::vector<NamedTen
 
 void save_safetensors(const std::vector<NamedTensor>& tensors, const std::string& path, const Metadata& metadata) {
   const auto [ordered, offsets, header] = detail::lay_out_safetensors(tensors, path, metadata);
-  detail::AtomicFile file(path);
+  AtomicFile file(path);
   file.reserve(offsets.back());
   file.write(header.data(), header.size());
   std::string checksums = checksum_digits(header.data(), header.size());

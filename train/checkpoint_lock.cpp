@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/check.h"
-#include "lockstep/nn/atomic_file.h"
 
 namespace lockstep::training {
 namespace {
@@ -46,8 +46,7 @@ CheckpointLock::CheckpointLock(const std::string& path, const std::string& what)
     const fs::path next = fs::read_symlink(target, error);
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
-  file_ = (target.parent_path() /
-           fmt::format(".{}.lock", nn::detail::shortened(target.filename().string(), nn::detail::kLongestName - 6)))
+  file_ = (target.parent_path() / fmt::format(".{}.lock", shortened(target.filename().string(), kLongestName - 6)))
               .string();
   do {
     descriptor_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -10,9 +10,9 @@
 #include <system_error>
 #include <vector>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/input_file.h"
-#include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/train/output.h"
 
@@ -48,7 +48,7 @@ void give_name(const std::string& path, const std::string& name) {
   fs::remove(name, ignored);
   if (::linkat(AT_FDCWD, path.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
   const InputFile from = open_input_file(path, "");
-  nn::detail::AtomicFile to(name);
+  AtomicFile to(name);
   std::vector<char> piece(std::size_t{1} << 20);
   for (std::int64_t size = 1; size > 0;) {
     size = read_all(from.descriptor.get(), piece.data(), piece.size());
@@ -161,16 +161,16 @@ void Checkpoints::refuse_others(std::int64_t step, const std::string& run, bool 
 void Checkpoints::check_names() const {
   if (path_.empty() || keep_ == 1) return;
   const std::size_t bytes = fs::path(numbered(0)).filename().string().size();
-  LOCKSTEP_CHECK(bytes <= nn::detail::kLongestName,
+  LOCKSTEP_CHECK(bytes <= kLongestName,
                  "[run] the checkpoints of '{}' are to be kept under their steps' numbers, and such a name has {} "
                  "bytes, more than the {} that a file's can have; give --checkpoint a shorter name",
-                 path_, bytes, nn::detail::kLongestName);
+                 path_, bytes, kLongestName);
 }
 
 void Checkpoints::written(std::int64_t step) const {
   if (keep_ == 1) return;
   const std::string second = numbered(step);
-  nn::detail::AtomicFile::remove_leftovers(folder_of(path_).string(), around_number(path_).first);
+  AtomicFile::remove_leftovers(folder_of(path_).string(), around_number(path_).first);
   try {
     give_name(path_, second);
   } catch (const Error& error) {

@@ -12,9 +12,9 @@
 #include <memory>
 #include <set>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/posix.h"
-#include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/safetensors.h"
 
 namespace lockstep::training {
@@ -25,8 +25,7 @@ namespace fs = std::filesystem;
 std::string free_name(const std::string& path) {
   const std::size_t slash = path.rfind('/') + 1;  // 0 without
   const auto name = [&](const std::string& ending) {
-    return path.substr(0, slash) + nn::detail::shortened(path.substr(slash), nn::detail::kLongestName - ending.size()) +
-           ending;
+    return path.substr(0, slash) + shortened(path.substr(slash), kLongestName - ending.size()) + ending;
   };
   std::string free = name(".rescued");
   for (int i = 2; ::access(free.c_str(), F_OK) == 0; ++i) free = name(fmt::format(".rescued{}", i));
@@ -53,7 +52,7 @@ bool is_file_or_nothing(const std::string& path) {
   return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
 }
 
-using Trial = std::unique_ptr<nn::detail::AtomicFile>;
+using Trial = std::unique_ptr<AtomicFile>;
 
 /// Lines come one by one, so that how many there will be is not known; a disk that is full already takes none.
 bool is_full(int file) {
@@ -78,7 +77,7 @@ Trial try_output(const Output& output) {
       reason = fmt::format("cannot write into {}: {}", folder.string(), std::strerror(errno));
     try {
       if (reason.empty() && bytes > 0) {
-        trial = std::make_unique<nn::detail::AtomicFile>((folder / "new file").string());
+        trial = std::make_unique<AtomicFile>((folder / "new file").string());
         trial->reserve(bytes);
       }
     } catch (const Error& error) {
@@ -87,7 +86,7 @@ Trial try_output(const Output& output) {
   } else if (whole) {
     try {
       const bool replaces = ::access(path.c_str(), F_OK) == 0;
-      trial = std::make_unique<nn::detail::AtomicFile>(path);
+      trial = std::make_unique<AtomicFile>(path);
       trial->reserve(bytes);
       trial->rehearse();
       if (replaces) trial.reset();  // whose own space becomes free

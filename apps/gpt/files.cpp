@@ -1,11 +1,11 @@
 #include "apps/gpt/files.h"
 
-#include "lockstep/nn/atomic_file.h"
+#include "lockstep/core/atomic_file.h"
 
 namespace lockstep::gpt {
 
 void write_file(const std::string& path, std::string_view content) {
-  nn::detail::AtomicFile file(path);
+  AtomicFile file(path);
   file.write(content.data(), content.size());
   file.commit();
 }

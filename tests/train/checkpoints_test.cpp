@@ -1,7 +1,5 @@
 // The files of a run's checkpoints: names, copies, links; and what a run has told when it writes one.
 
-#include "lockstep/train/checkpoints.h"
-
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -17,7 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/atomic_file.h"
+#include "lockstep/core/atomic_file.h"
+#include "lockstep/train/checkpoints.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/train/training.h"
@@ -36,7 +35,7 @@ class CheckpointFiles : public ::testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
   static void write(const std::string& path, const std::string& text) {
-    nn::detail::AtomicFile out(path);
+    AtomicFile out(path);
     out.write(text.data(), text.size());
     out.commit();
   }

@@ -219,7 +219,7 @@ std::unique_ptr<CheckpointByShares> CheckpointByShares::begin(
   try {
     on_rank0(group, [&] {
       nn::require_no_later_checkpoint(path, state.step);
-      made->whole_ = std::make_unique<nn::detail::AtomicFile>(path, /*named=*/true);
+      made->whole_ = std::make_unique<AtomicFile>(path, /*named=*/true);
       made->whole_->reserve(made->layout_.offsets.back());
       made->whole_->write(made->layout_.header.data(), made->layout_.header.size());
       made->whole_->resize(made->layout_.offsets.back());

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/process_group/process_group.h"
-#include "lockstep/nn/atomic_file.h"
 #include "lockstep/nn/checkpoint.h"
 #include "lockstep/nn/safetensors_header.h"
 
@@ -52,7 +52,7 @@ class CheckpointByShares {
 
   std::string path_, name_;  // name_: the file's until it is whole
   nn::detail::SafetensorsLayout layout_;
-  std::unique_ptr<nn::detail::AtomicFile> whole_;  // of rank 0
+  std::unique_ptr<AtomicFile> whole_;  // of rank 0
   std::vector<PartOfCheckpoint> parts_;
   std::string failure_;  // instead of them
 };

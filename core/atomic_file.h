@@ -10,7 +10,7 @@
 #include "lockstep/core/own_process.h"
 #include "lockstep/core/posix.h"
 
-namespace lockstep::nn::detail {
+namespace lockstep {
 
 /// The longest name of a file, in bytes.
 inline constexpr std::size_t kLongestName = 255;
@@ -70,4 +70,4 @@ class AtomicFile {
   std::size_t size_ = 0;  ///< that it will have, as far as is known
 };
 
-}  // namespace lockstep::nn::detail
+}  // namespace lockstep

@@ -1,5 +1,3 @@
-#include "lockstep/nn/atomic_file.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -18,6 +16,7 @@
 #include <set>
 #include <string>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/error.h"
 #include "tests/support/temporary_path.h"
 
@@ -46,7 +45,7 @@ extern "C" ssize_t getrandom(void* to, std::size_t bytes, unsigned flags) {
   return static_cast<ssize_t>(bytes);
 }
 
-namespace lockstep::nn::detail {
+namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -191,4 +190,4 @@ TEST(AtomicFile, WritesThroughNothingThatIsPlanted) {
 }
 
 }  // namespace
-}  // namespace lockstep::nn::detail
+}  // namespace lockstep

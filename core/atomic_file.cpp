@@ -1,4 +1,4 @@
-#include "lockstep/nn/atomic_file.h"
+#include "lockstep/core/atomic_file.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 #include "lockstep/core/check.h"
 
-namespace lockstep::nn::detail {
+namespace lockstep {
 namespace {
 
 constexpr int kMaxLinks = 40;  // as the kernel
@@ -41,7 +41,7 @@ std::string follow_links(const std::string& path) {
     LOCKSTEP_CHECK(!error, "cannot write {}: the link {} cannot be read: {}", path, at.string(), error.message());
     at = target.is_absolute() ? target : at.parent_path() / target;
   }
-  lockstep::detail::throw_error(fmt::format("cannot write {}: {}", path, std::strerror(ELOOP)));
+  detail::throw_error(fmt::format("cannot write {}: {}", path, std::strerror(ELOOP)));
 }
 
 std::string own_link(int descriptor) {
@@ -109,7 +109,7 @@ void AtomicFile::fail(int error) const {
                                      static_cast<double>(own.st_blocks) * 512.0));
     advice += "; free some space, or name another place";
   }
-  lockstep::detail::throw_error(fmt::format("cannot write {}: {}{}", path_, std::strerror(error), advice));
+  detail::throw_error(fmt::format("cannot write {}: {}{}", path_, std::strerror(error), advice));
 }
 
 std::string AtomicFile::temporary_name() const {
@@ -211,4 +211,4 @@ void AtomicFile::commit() {
     ::fsync(folder.get());
 }
 
-}  // namespace lockstep::nn::detail
+}  // namespace lockstep
