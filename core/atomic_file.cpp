@@ -26,9 +26,10 @@ namespace {
 constexpr int kMaxLinks = 40;  // as the kernel
 constexpr int kAttempts = 16;
 constexpr std::string_view kEnding = ".tmp";
-constexpr std::size_t kHash = 17;  // bytes of "~" and 16 digits
-// Of a name within a temporary one, which is a dot, the name, another dot, 16 digits and the ending.
-constexpr std::size_t kLongest = kLongestName - 2 - 16 - kEnding.size();
+constexpr std::size_t kDigits = 16;
+constexpr std::size_t kHash = 1 + kDigits;  // bytes of "~" and the digits
+// Of a name within a temporary one, which is a dot, the name, another dot, digits and the ending.
+constexpr std::size_t kLongest = kLongestName - 2 - kDigits - kEnding.size();
 
 // Where `path` leads, though nothing may be there yet.
 std::string follow_links(const std::string& path) {
@@ -42,6 +43,15 @@ std::string follow_links(const std::string& path) {
     at = target.is_absolute() ? target : at.parent_path() / target;
   }
   detail::throw_error(fmt::format("cannot write {}: {}", path, std::strerror(ELOOP)));
+}
+
+/// The name within a temporary one; empty if `name` is none.
+std::string_view named_by(std::string_view name) {
+  constexpr std::size_t kBehind = 1 + kDigits + kEnding.size();
+  if (name.size() < 2 + kBehind || name.front() != '.' || !name.ends_with(kEnding)) return {};
+  const std::string_view random = name.substr(name.size() - kBehind, 1 + kDigits);
+  if (random.front() != '.' || random.find_first_not_of("0123456789abcdef", 1) != std::string_view::npos) return {};
+  return name.substr(1, name.size() - 1 - kBehind);
 }
 
 std::string own_link(int descriptor) {
@@ -71,7 +81,7 @@ AtomicFile::AtomicFile(const std::string& path, bool named) : path_(follow_links
   LOCKSTEP_CHECK(!replaces || S_ISREG(old.st_mode),
                  "cannot write {}: a device, pipe or socket has this name; expected a new name or that of a file",
                  path_);
-  remove_leftovers(folder_, shortened(file_, kLongest) + ".");
+  remove_leftovers(folder_, [own = shortened(file_, kLongest)](std::string_view name) { return name == own; });
 
   if (!named && ::access("/proc/self/fd", F_OK) == 0)
     descriptor_.reset(::open(folder_.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666));
@@ -118,15 +128,13 @@ std::string AtomicFile::temporary_name() const {
   return fmt::format("{}/.{}.{:016x}{}", folder_, shortened(file_, kLongest), random, kEnding);
 }
 
-void AtomicFile::remove_leftovers(const std::string& folder, const std::string& given) {
-  // What longer names have in common behind this many bytes is in no temporary name.
-  const std::string beginning = "." + given.substr(0, kLongest - kHash - 3);
+void AtomicFile::remove_leftovers(const std::string& folder, const std::function<bool(std::string_view)>& is_one) {
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
   if (!entries) return;  // it may be that one can write there, but not list
   while (const dirent* entry = ::readdir(entries.get())) {
-    const std::string_view name = entry->d_name;
-    if (!name.starts_with(beginning) || !name.ends_with(kEnding)) continue;
-    const std::string path = folder + "/" + std::string(name);
+    const std::string_view name = named_by(entry->d_name);
+    if (name.empty() || !is_one(name)) continue;
+    const std::string path = folder + "/" + entry->d_name;
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat info {};
     if (file && ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/core/own_process.h"
 #include "lockstep/core/posix.h"
@@ -23,9 +25,9 @@ std::string shortened(const std::string& name, std::size_t bytes);
 /// it, gives it a temporary name beside `path` and renames it. Where the file system has no files without names, it
 /// bears the temporary name from the start. That name is random, so that processes of different containers never share
 /// one, and the file is locked (flock) as long as it is written: a temporary file of `path` that nobody locks was left
-/// by a process that is gone, and the next AtomicFile of the same path removes it. The temporary name is that of the
-/// file with something before and behind it; of a long one only the beginning is taken, and a hash for the rest, so
-/// that every name that a file can have can be written.
+/// by a process that is gone, and the next AtomicFile of the same path removes it. The temporary name is ".NAME.H.tmp"
+/// with the file's own name and 16 hexadecimal digits; of a long name only the beginning is taken, and a hash for the
+/// rest, so that every name that a file can have can be written. No other name is ever taken for a temporary one.
 ///
 /// A symbolic link is followed: what it points at is replaced, not the link. A file that is replaced hands its
 /// permissions on, and its owner if this process may do that. What is no regular file (a device, a pipe, a folder) is
@@ -46,8 +48,9 @@ class AtomicFile {
   void write_at(std::size_t offset, const void* data, std::size_t bytes);
   /// Makes it so long; what was not written is zeros.
   void resize(std::size_t bytes);
-  /// Removes temporary files in `folder` whose name begins with "." and `beginning`, and which nobody writes.
-  static void remove_leftovers(const std::string& folder, const std::string& beginning);
+  /// Removes temporary files in `folder` that nobody writes, of files whose names `is_one` accepts; a long name comes
+  /// to it shortened.
+  static void remove_leftovers(const std::string& folder, const std::function<bool(std::string_view name)>& is_one);
   const std::string& temporary() const { return temporary_; }  ///< its name before commit(); may be empty
   /// Without it the destructor removes what was written.
   void commit();

@@ -69,18 +69,22 @@ std::string Checkpoints::numbered(std::int64_t step) const {
   return (fs::path(path_).parent_path() / fmt::format("{}{:08}{}", before, step, after)).string();
 }
 
+std::optional<std::int64_t> Checkpoints::step_in(std::string_view name) const {
+  const auto [before, after] = around_number(path_);
+  if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) return {};
+  const char* const end = name.data() + name.size() - after.size();
+  std::int64_t step = 0;
+  const auto number = std::from_chars(name.data() + before.size(), end, step);
+  const bool is_one = number.ec == std::errc() && number.ptr == end && name == fs::path(numbered(step)).filename();
+  return is_one ? std::optional(step) : std::nullopt;
+}
+
 std::vector<Checkpoints::Found> Checkpoints::history() const {
   std::vector<Found> found;
-  const auto [before, after] = around_number(path_);
   std::error_code ignored;  // a folder that is not there holds none
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(path_), ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.size() <= before.size() + after.size() || !name.starts_with(before) || !name.ends_with(after)) continue;
-    const char* const end = name.data() + name.size() - after.size();
-    std::int64_t step = 0;
-    if (const auto number = std::from_chars(name.data() + before.size(), end, step);
-        number.ec == std::errc() && number.ptr == end && name == fs::path(numbered(step)).filename().string())
-      found.push_back({(fs::path(path_).parent_path() / name).string(), step});
+    if (const auto step = step_in(name)) found.push_back({(fs::path(path_).parent_path() / name).string(), *step});
   }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.step < b.step; });
   return found;
@@ -170,7 +174,9 @@ void Checkpoints::check_names() const {
 void Checkpoints::written(std::int64_t step) const {
   if (keep_ == 1) return;
   const std::string second = numbered(step);
-  AtomicFile::remove_leftovers(folder_of(path_).string(), around_number(path_).first);
+  // Of copies, whose names are as many as steps.
+  AtomicFile::remove_leftovers(folder_of(path_).string(),
+                               [this](std::string_view name) { return step_in(name).has_value(); });
   try {
     give_name(path_, second);
   } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::training {
@@ -60,6 +61,8 @@ class Checkpoints {
 
  private:
   std::string numbered(std::int64_t step) const;
+  /// The step that a file's name says; none if it is not that of a file with a number.
+  std::optional<std::int64_t> step_in(std::string_view name) const;
   /// Files with a number, by rising step.
   std::vector<Found> history() const;
   std::optional<Found> newest_of(const std::function<bool(const Found&)>& counts) const;

@@ -1,3 +1,5 @@
+#include "lockstep/core/atomic_file.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -16,7 +18,6 @@
 #include <set>
 #include <string>
 
-#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/error.h"
 #include "tests/support/temporary_path.h"
 
@@ -88,12 +89,18 @@ TEST(AtomicFile, AWriterThatIsKilledLeavesNothing) {
 
 TEST(AtomicFile, RemovesWhatDeadWritersLeftAndNothingElse) {
   const Folder folder;
-  const std::string dead = ".a.0123456789abcdef.tmp", alive = ".a.fedcba9876543210.tmp", other = ".b.0.tmp";
-  for (const std::string& name : {dead, alive, other}) std::ofstream(folder.file(name)) << "half";
+  const std::string dead = ".a.0123456789abcdef.tmp", alive = ".a.fedcba9876543210.tmp";
+  // A user's own, and what is left of a file "a.b".
+  std::set<std::string> others{".a.my-notes.tmp", ".a.0123456789ABCDEF.tmp",  ".a..tmp",
+                               ".a.tmp",          ".a.0123456789abcde.tmp",   ".a.0123456789abcdefg.tmp",
+                               ".b.0.tmp",        ".a.b.0123456789abcdef.tmp"};
+  for (const std::string& name : {dead, alive}) std::ofstream(folder.file(name)) << "half";
+  for (const std::string& name : others) std::ofstream(folder.file(name)) << "notes";
   const int held = ::open(folder.file(alive).c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
   write_whole(folder.file("a"), "whole");
-  EXPECT_EQ(folder.names(), (std::set<std::string>{"a", alive, other}));
+  others.insert({"a", alive});
+  EXPECT_EQ(folder.names(), others);
   ::close(held);
 }
 

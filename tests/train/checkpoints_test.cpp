@@ -1,5 +1,7 @@
 // The files of a run's checkpoints: names, copies, links; and what a run has told when it writes one.
 
+#include "lockstep/train/checkpoints.h"
+
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -16,7 +18,6 @@
 #include <vector>
 
 #include "lockstep/core/atomic_file.h"
-#include "lockstep/train/checkpoints.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 #include "tests/train/training.h"
@@ -71,6 +72,13 @@ TEST_F(CheckpointFiles, OthersFilesWithNumbersStay) {
   write(file("c.step00000001.safetensors"), "no checkpoint");
   write(file("c.step00000900.safetensors"), "no checkpoint, and a later step");
   write_checkpoint(file("c.step00000800.safetensors"), 800);
+  const std::string left = ".c.step00000007.safetensors.0123456789abcdef.tmp";  // by a process that was killed
+  const std::vector<std::string> hidden{".c.steps-analysis.safetensors.tmp",
+                                        ".c.step7.safetensors.0123456789abcdef.tmp",
+                                        ".c.step00000007.safetensors.notes.tmp",
+                                        ".c.step00000007.txt.0123456789abcdef.tmp", ".c.step00000007.safetensors.tmp"};
+  for (const std::string& name : hidden) std::ofstream(file(name)) << "notes";
+  std::ofstream(file(left)) << "half";
   for (const int step : {10, 20, 30}) {
     write_checkpoint(file("c.safetensors"), step);
     checkpoints.written(step);
@@ -78,6 +86,8 @@ TEST_F(CheckpointFiles, OthersFilesWithNumbersStay) {
   for (const char* name : {"1", "00000001", "00000900", "00000800", "00000020", "00000030"})
     EXPECT_TRUE(fs::exists(file(std::string("c.step") + name + ".safetensors"))) << name;
   EXPECT_FALSE(fs::exists(file("c.step00000010.safetensors")));
+  for (const std::string& name : hidden) EXPECT_TRUE(fs::exists(file(name))) << name;
+  EXPECT_FALSE(fs::exists(file(left)));
 }
 
 // Where the file under a number cannot be a second name of the newest, it is a copy, which must not be there in part.
