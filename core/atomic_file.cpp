@@ -31,6 +31,17 @@ constexpr std::size_t kHash = 1 + kDigits;  // bytes of "~" and the digits
 // Of a name within a temporary one, which is a dot, the name, another dot, digits and the ending.
 constexpr std::size_t kLongest = kLongestName - 2 - kDigits - kEnding.size();
 
+/// The kernel's rule for links that it follows itself (proc(5), protected_symlinks), however it is set: in a sticky
+/// folder that everybody may write, a link leads where its owner wants others to write.
+bool may_follow(const std::filesystem::path& link) {
+  constexpr mode_t kShared = S_ISVTX | S_IWOTH;
+  struct stat itself {
+  }, folder{};
+  const std::filesystem::path parent = link.parent_path();
+  if (::lstat(link.c_str(), &itself) != 0 || ::stat(parent.empty() ? "." : parent.c_str(), &folder) != 0) return false;
+  return itself.st_uid == ::geteuid() || (folder.st_mode & kShared) != kShared || itself.st_uid == folder.st_uid;
+}
+
 // Where `path` leads, though nothing may be there yet.
 std::string follow_links(const std::string& path) {
   namespace fs = std::filesystem;
@@ -38,6 +49,11 @@ std::string follow_links(const std::string& path) {
   for (int i = 0; i < kMaxLinks; ++i) {
     std::error_code error;
     if (!fs::is_symlink(fs::symlink_status(at, error))) return at.string();
+    LOCKSTEP_CHECK(
+        may_follow(at),
+        "cannot write {}: it is a link of another user{}, in a folder that everybody may write, and may lead "
+        "anywhere; name another file, or remove the link",
+        path, at == path ? "" : fmt::format(", {}", at.string()));
     const fs::path target = fs::read_symlink(at, error);
     LOCKSTEP_CHECK(!error, "cannot write {}: the link {} cannot be read: {}", path, at.string(), error.message());
     at = target.is_absolute() ? target : at.parent_path() / target;

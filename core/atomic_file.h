@@ -29,9 +29,10 @@ std::string shortened(const std::string& name, std::size_t bytes);
 /// with the file's own name and 16 hexadecimal digits; of a long name only the beginning is taken, and a hash for the
 /// rest, so that every name that a file can have can be written. No other name is ever taken for a temporary one.
 ///
-/// A symbolic link is followed: what it points at is replaced, not the link. A file that is replaced hands its
-/// permissions on, and its owner if this process may do that. What is no regular file (a device, a pipe, a folder) is
-/// refused and never replaced.
+/// A symbolic link is followed: what it points at is replaced, not the link. As the kernel would (protected_symlinks),
+/// this refuses one of another user in a sticky folder that everybody may write, such as /tmp, unless that user owns
+/// the folder. A file that is replaced hands its permissions on, and its owner if this process may do that. What is no
+/// regular file (a device, a pipe, a folder) is refused and never replaced.
 class AtomicFile {
  public:
   /// `named`: it has its temporary name from the start, under which other processes can open it. Throws Error naming

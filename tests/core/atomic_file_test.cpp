@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "lockstep/core/error.h"
@@ -164,6 +165,37 @@ TEST(AtomicFile, TheRehearsalFindsAFileThatMayNotBeReplaced) {
   ASSERT_EQ(::waitpid(other, &status, 0), other);
   EXPECT_EQ(status, 0) << "exit status " << WEXITSTATUS(status);
   EXPECT_EQ(folder.names(), std::set<std::string>{"theirs"});
+}
+
+// The kernel follows such links of others nowhere (fs.protected_symlinks): in a folder that everybody may write, they
+// say where another user wants this one to write.
+TEST(AtomicFile, FollowsNoLinkOfAnotherUserWhereEverybodyMayWrite) {
+  if (::geteuid() != 0) GTEST_SKIP() << "makes another user's link";
+  const Folder folder;
+  const std::string link = folder.file("link");
+  const auto is_followed = [&](mode_t mode, uid_t of_folder, uid_t of_link) {
+    write_whole(folder.file("victim"), "before");
+    fs::remove(link);
+    fs::create_symlink("victim", link);
+    if (::chmod(folder.path.text().c_str(), mode) != 0 || ::chown(folder.path.text().c_str(), of_folder, 0) != 0 ||
+        ::lchown(link.c_str(), of_link, 0) != 0)
+      throw std::runtime_error("a link cannot be planted");
+    try {
+      write_whole(link, "after");
+      EXPECT_TRUE(fs::is_symlink(link));
+    } catch (const lockstep::Error& error) {
+      EXPECT_TRUE(std::strstr(error.what(), ("cannot write " + link + ": it is a link of another user").c_str()))
+          << error.what();
+    }
+    std::ifstream file(folder.file("victim"));
+    return std::string(std::istreambuf_iterator<char>(file), {}) == "after";
+  };
+  constexpr uid_t kOther = 65534;
+  EXPECT_FALSE(is_followed(01777, 0, kOther));
+  EXPECT_TRUE(is_followed(01777, 0, 0));
+  EXPECT_TRUE(is_followed(01777, kOther, kOther));
+  EXPECT_TRUE(is_followed(0755, 0, kOther));
+  EXPECT_TRUE(is_followed(0777, 0, kOther));
 }
 
 // Somebody who may write the folder has guessed the temporary file's name.
