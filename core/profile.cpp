@@ -1,23 +1,22 @@
 #include "lockstep/core/profile.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/environment.h"
 #include "lockstep/core/fork_handlers.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/profile_file.h"
 #include "lockstep/core/profile_flops.h"
 #include "lockstep/core/profile_modules.h"
 #include "lockstep/core/tensor.h"
@@ -99,6 +98,8 @@ Track& track() {
   return *own_track;
 }
 
+}  // namespace
+
 std::string file_name(std::string path) {
   if (const auto at = path.find("%p"); at != std::string::npos) {
     path.replace(at, 2, std::to_string(getpid()));
@@ -109,6 +110,8 @@ std::string file_name(std::string path) {
   }
   return path;
 }
+
+namespace {
 
 void append(std::string& out, const Event& event, std::int64_t origin_ns, pid_t process, int thread) {
   const auto micros = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-3; };
@@ -162,20 +165,13 @@ Taken take_events() {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  struct stat old {};
-  LOCKSTEP_CHECK(
-      ::stat(path.c_str(), &old) != 0 || S_ISREG(old.st_mode),
-      "[profile] '{}' cannot be written: a folder, device, pipe or socket has this name; expected a new name "
-      "or that of a file",
-      path);
-  const std::string temporary = fmt::format("{}.{}", path, getpid());
-  std::FILE* file = std::fopen(temporary.c_str(), "w");
-  bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (file) written = std::fclose(file) == 0 && written;
-  written = written && std::rename(temporary.c_str(), path.c_str()) == 0;
-  const int error = errno;
-  if (!written) std::remove(temporary.c_str());
-  LOCKSTEP_CHECK(written, "[profile] '{}' cannot be written: {}", path, std::strerror(error));
+  try {
+    AtomicFile file(path);
+    file.write(text.data(), text.size());
+    file.commit();
+  } catch (const Error& error) {
+    lockstep::detail::throw_error(fmt::format("[profile] '{}' cannot be written: {}", path, error.what()));
+  }
 }
 
 void write_at_exit() {

@@ -13,6 +13,7 @@
 #include "lockstep/core/environment.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/core/profile_file.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
@@ -112,11 +113,11 @@ void Run::State::begin() {
         {.what = "file of the weights", .path = options.save, .bytes = weights},
         {.what = "metrics file", .path = options.metrics, .whole = false},
         {.what = "hash trace", .path = options.trace_hashes, .whole = false},
-        {.what = "profile", .path = options.profile}};
+        {.what = "profile", .path = options.profile.empty() ? "" : profile::file_name(options.profile)}};
     if (step.trace()) outputs.push_back({.what = "trace", .path = options.trace, .whole = false});
     // Written when the process ends, over whatever has that name then.
-    if (const auto profile = environment_variable("LOCKSTEP_PROFILE"); profile && profile->find("%p") == profile->npos)
-      outputs.push_back({.what = "profile of LOCKSTEP_PROFILE", .path = *profile});
+    if (const auto path = environment_variable("LOCKSTEP_PROFILE"))
+      outputs.push_back({.what = "profile of LOCKSTEP_PROFILE", .path = profile::file_name(*path)});
     for (const auto& [what, path] : options.other_outputs) {
       const auto known = options.other_bytes.find(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
       outputs.push_back({.what = what, .path = path, .bytes = known == options.other_bytes.end() ? 0 : known->second});

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -204,6 +206,21 @@ TEST_F(Profile, EveryRankHasAFileOfItsOwn) {
   std::remove(file.c_str());
 }
 
+// Whoever may write into the folder can tell the number of a process, but not what is drawn.
+TEST_F(Profile, IsWrittenThroughNothingThatIsPlanted) {
+  const testing::TempDir folder;
+  std::ofstream(folder / "victim") << "another's";
+  std::filesystem::create_symlink("victim", folder / fmt::format("trace.json.{}", ::getpid()));
+  std::filesystem::create_symlink("elsewhere.json", folder / "trace.json");
+  start_profile(folder / "trace.json");
+  { const profile::Scope scope("test", "planted"); }
+  stop_profile();
+  std::ifstream victim(folder / "victim");
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(victim), {}), "another's");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "trace.json"));  // one's own is followed, as by every output
+  EXPECT_TRUE(find(read(folder / "elsewhere.json"), "planted", "test"));
+}
+
 TEST_F(Profile, ErrorsNameTheFile) {
   start_profile("/no/such/folder/trace.json");
   { const profile::Scope scope("test", "lost"); }
@@ -213,7 +230,8 @@ TEST_F(Profile, ErrorsNameTheFile) {
   ASSERT_EQ(::mkfifo(pipe.text().c_str(), 0600), 0);
   start_profile(pipe.text());
   { const profile::Scope scope("test", "lost"); }
-  EXPECT_NE(testing::error_of([] { stop_profile(); }).find("a folder, device, pipe or socket"), std::string::npos);
+  EXPECT_NE(testing::error_of([] { stop_profile(); }).find("a device, pipe or socket has this name"),
+            std::string::npos);
   const std::string empty = testing::error_of([] { start_profile(""); });
   EXPECT_NE(empty.find("expected the name of a file"), std::string::npos) << empty;
 }

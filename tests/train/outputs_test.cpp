@@ -57,8 +57,17 @@ TEST_F(Outputs, AreRefusedWhereTwoAreOneFile) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_.text()), fs::directory_iterator()), 3) << "something was made";
   ::setenv("LOCKSTEP_PROFILE", file("w").c_str(), 1);
   const std::string error = error_of([&] { train({.save = file("w")}); });
-  ::unsetenv("LOCKSTEP_PROFILE");
   EXPECT_NE(error.find("profile of LOCKSTEP_PROFILE"), std::string::npos) << error;
+  // It is tried under the name that it will have.
+  ::setenv("LOCKSTEP_PROFILE", file("p.json").c_str(), 1);
+  ::setenv("RANK", "0", 1);
+  fs::create_directory(file("p.rank0.json"));
+  for (const RunOptions& options : {RunOptions{}, RunOptions{.profile = file("p.json")}}) {
+    const std::string folder = error_of([&] { train(options); });
+    EXPECT_NE(folder.find("p.rank0.json: Is a directory; nothing has been computed yet"), std::string::npos) << folder;
+    ::unsetenv("LOCKSTEP_PROFILE");
+  }
+  ::unsetenv("RANK");
   train({.metrics = "/dev/null", .trace_hashes = "/dev/null"});
 }
 
