@@ -165,15 +165,19 @@ void AtomicFile::take_over(const struct stat& old) const {
 }
 
 void AtomicFile::reserve(std::size_t bytes) {
+  if (!try_reserve(bytes)) fail(errno);
+}
+
+bool AtomicFile::try_reserve(std::size_t bytes) {
   size_ = std::max(size_, bytes);
-  if (bytes == 0) return;
+  if (bytes == 0) return true;
   const FileSizeErrors errors_only;
   // What writes it in blocks of zeros where the file system cannot do that (posix_fallocate) would cost more than it
   // tells.
   int result = 0;
   do result = ::fallocate(descriptor_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
   while (result != 0 && errno == EINTR);
-  if (result != 0 && (errno == ENOSPC || errno == EDQUOT)) fail(errno);
+  return result == 0 || (errno != ENOSPC && errno != EDQUOT);
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {

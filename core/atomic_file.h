@@ -44,6 +44,8 @@ class AtomicFile {
 
   /// Takes the disk's space for so many bytes, where the file system can. Throws Error if there is too little.
   void reserve(std::size_t bytes);
+  /// The same, but false if there is too little.
+  bool try_reserve(std::size_t bytes);
   void write(const void* data, std::size_t bytes);
   /// Over what was written before.
   void write_at(std::size_t offset, const void* data, std::size_t bytes);

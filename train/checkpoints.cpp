@@ -1,13 +1,17 @@
 #include "lockstep/train/checkpoints.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <limits>
+#include <set>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "lockstep/core/atomic_file.h"
@@ -171,6 +175,63 @@ void Checkpoints::check_names() const {
                  path_, bytes, kLongestName);
 }
 
+std::vector<Checkpoints::Found> Checkpoints::history_until(std::int64_t step) const {
+  std::vector<Found> all = history();
+  std::erase_if(all, [&](const Found& found) { return found.step > step || !is_training_checkpoint(found.path); });
+  return all;
+}
+
+std::vector<Output> Checkpoints::outputs(std::int64_t count, std::size_t bytes) const {
+  Output named{.what = "checkpoint", .path = path_, .checkpoint = true, .bytes = bytes};
+  if (path_.empty()) return {named};
+  struct stat info {};
+  const auto known = [&](const fs::path& path) { return ::stat(path.c_str(), &info) == 0; };
+  // A link may lead to another disk, from where a second name cannot be given.
+  std::error_code no_link;
+  const fs::path leads_to = fs::read_symlink(path_, no_link);
+  const fs::path place = no_link ? fs::path(path_) : leads_to.is_absolute() ? leads_to : folder_of(path_) / leads_to;
+  const dev_t disk = known(folder_of(place.string())) ? info.st_dev : 0;
+  const bool copies = disk != 0 && known(folder_of(path_)) && info.st_dev != disk;
+  const bool is_there = known(path_);
+  std::set<std::pair<dev_t, ino_t>> there;  // a second name is no second file
+  if (is_there && !copies) there.emplace(info.st_dev, info.st_ino);
+  const auto plan = [&](Output& output, std::int64_t keep, std::int64_t before) {
+    const std::int64_t all = before + std::max<std::int64_t>(count, 1);
+    output.files = static_cast<std::size_t>(std::max<std::int64_t>(1, std::min(keep + 1, all) - before));
+    output.left = static_cast<std::size_t>(std::max<std::int64_t>(0, std::min(keep, all) - before));
+  };
+  if (copies) plan(named, 1, is_there ? 1 : 0);
+  if (keep_ > 1)
+    for (const Found& found : history_until(std::numeric_limits<std::int64_t>::max()))
+      if (known(found.path)) there.emplace(info.st_dev, info.st_ino);
+  const auto before = static_cast<std::int64_t>(there.size());
+  if (!copies) plan(named, keep_, before);
+  if (!copies || keep_ == 1) return {named};
+  Output others{.what = "folder of checkpoints", .path = folder_of(path_).string() + "/", .bytes = bytes};
+  plan(others, keep_, before);
+  return {named, others};
+}
+
+std::vector<std::string> Checkpoints::make_room(std::int64_t step) const {
+  std::vector<std::string> deleted;
+  std::error_code error;
+  const std::uintmax_t bytes = keep_ > 1 ? fs::file_size(path_, error) : 0;
+  if (keep_ == 1 || error) return deleted;
+  const std::vector<Found> all = history_until(step);
+  const auto fits = [&] {
+    try {
+      return AtomicFile(all.back().path).try_reserve(static_cast<std::size_t>(bytes));
+    } catch (const Error&) {
+      return true;  // the trouble is another, of which the checkpoint itself tells
+    }
+  };
+  for (std::size_t i = 0; i + 1 < all.size() && !fits(); ++i) {
+    if (!fs::remove(all[i].path, error)) break;
+    deleted.push_back(all[i].path);
+  }
+  return deleted;
+}
+
 void Checkpoints::written(std::int64_t step) const {
   if (keep_ == 1) return;
   const std::string second = numbered(step);
@@ -184,8 +245,7 @@ void Checkpoints::written(std::int64_t step) const {
         fmt::format("[run] the checkpoint '{}' cannot be kept as '{}': {}", path_, second, error.what()));
   }
   // Neither what is of later steps nor what cannot be read takes the place of one that can be gone on from.
-  std::vector<Found> all = history();
-  std::erase_if(all, [&](const Found& found) { return found.step > step || !is_training_checkpoint(found.path); });
+  const std::vector<Found> all = history_until(step);
   std::error_code error;
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < all.size(); ++i) {
     fs::remove(all[i].path, error);

@@ -9,12 +9,16 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/train/output.h"
+
 namespace lockstep::training {
 
 /// Note [Files of checkpoints]
 /// The newest checkpoint is always the file that the user named, "run.safetensors", whole at any moment. Where several
 /// are kept, each is there under its step's number too, "run.step00000050.safetensors": a second name of the same file,
-/// which stays when the first is replaced. Of these the last k are kept.
+/// which stays when the first is replaced. Of these the last k are kept. The next is written before the oldest goes, so
+/// that a disk has to hold k + 1, which is tried before the first step. Should it be fuller later, older ones give way:
+/// a newer checkpoint is worth more than an older one, and the last whole one never goes before the next is written.
 
 /// Note [Whose checkpoint]
 /// A run draws a name when it begins anew, and writes it into its checkpoints (kRun). One that goes on from its own
@@ -55,6 +59,12 @@ class Checkpoints {
   /// Throws Error if files with a number, which are to be kept, would have longer names than files can have.
   void check_names() const;
 
+  /// What a run will write that writes `count` checkpoints of so many bytes, one after the other.
+  std::vector<Output> outputs(std::int64_t count, std::size_t bytes) const;
+  /// Before the named file is written at `step`: where the disk has no room for another as large, deletes files with a
+  /// number, the oldest first, until it has, but never the last of them. Returns those that it has deleted.
+  std::vector<std::string> make_room(std::int64_t step) const;
+
   /// After the named file has been written at `step`: gives it its second name, and deletes what is not to be kept.
   /// Throws Error if that cannot be done.
   void written(std::int64_t step) const;
@@ -65,6 +75,8 @@ class Checkpoints {
   std::optional<std::int64_t> step_in(std::string_view name) const;
   /// Files with a number, by rising step.
   std::vector<Found> history() const;
+  /// Those of them that are checkpoints, of steps up to this one.
+  std::vector<Found> history_until(std::int64_t step) const;
   std::optional<Found> newest_of(const std::function<bool(const Found&)>& counts) const;
 
   std::string path_;

@@ -52,7 +52,24 @@ bool is_file_or_nothing(const std::string& path) {
   return ::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
 }
 
-using Trial = std::unique_ptr<AtomicFile>;
+using Trial = std::vector<std::unique_ptr<AtomicFile>>;
+
+/// Throws Error unless all of the output's files fit at a time.
+Trial take_space(const std::string& path, const Output& output) {
+  Trial trial;
+  while (trial.size() < output.files) {
+    trial.push_back(std::make_unique<AtomicFile>(path));
+    try {
+      trial.back()->reserve(output.bytes);
+    } catch (const Error& error) {
+      if (output.files == 1) throw;
+      throw Error(
+          fmt::format("{}; {} files of that size must fit there, since the next is written before the oldest goes{}",
+                      error.what(), output.files, output.files > 2 ? ": or keep fewer (--keep-checkpoints)" : ""));
+    }
+  }
+  return trial;
+}
 
 /// Lines come one by one, so that how many there will be is not known; a disk that is full already takes none.
 bool is_full(int file) {
@@ -64,7 +81,8 @@ bool is_full(int file) {
 
 /// Returns what holds the space of a new file.
 Trial try_output(const Output& output) {
-  const auto& [what, path, whole, checkpoint, bytes] = output;
+  const std::string& what = output.what;
+  const std::string& path = output.path;
   std::string reason;
   Trial trial;
   if (path.ends_with('/')) {
@@ -76,20 +94,16 @@ Trial try_output(const Output& output) {
     else if (::access(folder.c_str(), W_OK | X_OK) != 0)
       reason = fmt::format("cannot write into {}: {}", folder.string(), std::strerror(errno));
     try {
-      if (reason.empty() && bytes > 0) {
-        trial = std::make_unique<AtomicFile>((folder / "new file").string());
-        trial->reserve(bytes);
-      }
+      if (reason.empty() && output.bytes > 0) trial = take_space((folder / "new file").string(), output);
     } catch (const Error& error) {
       reason = error.what();
     }
-  } else if (whole) {
+  } else if (output.whole) {
     try {
       const bool replaces = ::access(path.c_str(), F_OK) == 0;
-      trial = std::make_unique<AtomicFile>(path);
-      trial->reserve(bytes);
-      trial->rehearse();
-      if (replaces) trial.reset();  // whose own space becomes free
+      trial = take_space(path, output);
+      trial.front()->rehearse();
+      trial.resize(output.checkpoint ? output.left : replaces ? 0 : 1);  // the space of others becomes free
     } catch (const Error& error) {
       reason = error.what();
     }

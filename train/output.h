@@ -23,6 +23,8 @@ struct Output {
   bool whole = true;        ///< in one piece, through a temporary file in its folder; else line by line
   bool checkpoint = false;  ///< may replace a checkpoint
   std::size_t bytes = 0;    ///< that it will have at least
+  std::size_t files = 1;    ///< of that size, which must fit at a time beside what is there
+  std::size_t left = 1;     ///< of these, at the end; used of a checkpoint
 };
 
 /// Throws Error unless each can be written under its name, and no two are the same file, under whatever names.

@@ -108,12 +108,14 @@ void Run::State::begin() {
   }
   on_rank0([&] {
     const auto [weights, state] = sizes();
-    std::vector<Output> outputs{
-        {.what = "checkpoint", .path = options.checkpoint, .checkpoint = true, .bytes = weights + state},
-        {.what = "file of the weights", .path = options.save, .bytes = weights},
-        {.what = "metrics file", .path = options.metrics, .whole = false},
-        {.what = "hash trace", .path = options.trace_hashes, .whole = false},
-        {.what = "profile", .path = options.profile.empty() ? "" : profile::file_name(options.profile)}};
+    const std::int64_t every = options.checkpoint_minutes > 0 ? 1 : options.checkpoint_every;
+    const std::int64_t saves = every > 0 ? (total_steps - 1) / every + 1 : 1;
+    std::vector<Output> outputs = checkpoints.outputs(saves, weights + state);
+    outputs.insert(outputs.end(),
+                   {{.what = "file of the weights", .path = options.save, .bytes = weights},
+                    {.what = "metrics file", .path = options.metrics, .whole = false},
+                    {.what = "hash trace", .path = options.trace_hashes, .whole = false},
+                    {.what = "profile", .path = options.profile.empty() ? "" : profile::file_name(options.profile)}});
     if (step.trace()) outputs.push_back({.what = "trace", .path = options.trace, .whole = false});
     // Written when the process ends, over whatever has that name then.
     if (const auto path = environment_variable("LOCKSTEP_PROFILE"))

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
@@ -305,6 +306,13 @@ void Run::State::save_checkpoint(bool last) {
     nn::save_checkpoint(path, step.module(), optimizer, state);
   };
   last_save = Clock::now();
+  if (is_rank0)
+    for (const std::string& path : checkpoints.make_room(done))
+      if (!std::exchange(told_of_room, true))
+        message(fmt::format(
+            "at step {}: the disk has no room for {} checkpoints and the next; '{}' was deleted, and so are "
+            "the oldest whenever the next does not fit",
+            done, options.keep_checkpoints, path));
   try {
     if (last) {
       if (!write_at_last("checkpoint", options.checkpoint, write)) return;

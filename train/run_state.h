@@ -79,6 +79,7 @@ struct Run::State {
   distributed::ProcessGroupPtr alone;                           // of `background` where there is no group
   std::optional<distributed::AsyncCheckpoint> background;
   std::int64_t under_way = -1;  // the step of what is written in the background
+  bool told_of_room = false;    // that checkpoints gave way to newer ones
   Agreement agreement;
   LossLog losses;
   std::optional<HashTrace> hashes;

@@ -1,6 +1,7 @@
 // What a run may write, and what it must not: other trainings' checkpoints, one file for two outputs, names that the
 // end could not write.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/mount.h>
@@ -12,6 +13,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -235,7 +238,31 @@ class SmallDisk : public Outputs {
   ~SmallDisk() override {
     if (mounted_) ::umount(disk_.c_str());
   }
-  void fill() const { std::ofstream(disk_ + "/other") << std::string(8192, 'x'); }
+  void fill(int pages = 2) const { std::ofstream(disk_ + "/other") << std::string(pages * std::size_t{4096}, 'x'); }
+  void give_pages(int pages) const {
+    const std::string size = fmt::format("size={}k", 4 * pages);
+    ASSERT_EQ(::mount("none", disk_.c_str(), "tmpfs", MS_REMOUNT, size.c_str()), 0);
+  }
+  /// A checkpoint at each of 12 steps. What the run says comes to `said`; the disk is filled at a step.
+  void train_and_fill(std::int64_t keep, std::int64_t at, int pages, std::string& said, const std::string& name) const {
+    struct Listener : Sink {
+      explicit Listener(std::string& said) : said(said) {}
+      void message(const std::string& text) override { said += text + "\n"; }
+      std::string& said;
+    };
+    Training training(
+        RunOptions{.epochs = 3, .checkpoint = disk_ + "/" + name, .checkpoint_every = 1, .keep_checkpoints = keep});
+    training.run->add_sink(std::make_unique<Listener>(said));
+    training.run->callbacks().on_step_begin = [&](std::int64_t step) {
+      if (step == at) fill(pages);
+    };
+    training.run->train();
+  }
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(disk_)) names.insert(entry.path().filename());
+    return names;
+  }
 
   std::string disk_;
   bool mounted_ = false;
@@ -259,6 +286,61 @@ TEST_F(SmallDisk, IsFoundBeforeTheFirstStep) {
           disk_ + "/new file");
   refuses({.other_outputs = {{"file of --adapters", disk_ + "/a"}}, .other_bytes = {{disk_ + "/a", 100}}},
           disk_ + "/a");
+}
+
+// Those that are kept, and the next, which is written before the oldest goes.
+TEST_F(SmallDisk, HasRoomForAllCheckpointsThatAreThereAtATime) {
+  give_pages(4);
+  const auto with = [&](std::int64_t keep) {
+    return RunOptions{.epochs = 3, .checkpoint = disk_ + "/c", .checkpoint_every = 1, .keep_checkpoints = keep};
+  };
+  const std::string error = error_of([&] { train(with(4)); });
+  for (const char* part : {"cannot write ", "/c: No space left on device", "5 files of that size", "keep fewer",
+                           "nothing has been computed yet"})
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  train({.epochs = 1, .checkpoint = disk_ + "/c", .keep_checkpoints = 4});  // only one is written
+  fs::remove(disk_ + "/c.step00000004");
+  fs::remove(disk_ + "/c");
+  train(with(2));
+  EXPECT_EQ(names(), (std::set<std::string>{"c", "c.step00000011", "c.step00000012"}));
+  // Those that are there need no more room, but the next does.
+  RunOptions more = with(2);
+  more.epochs = 4;
+  more.resume = "auto";
+  fill(2);
+  EXPECT_NE(error_of([&] { train(more); }).find("No space left on device"), std::string::npos);
+  fill(0);
+  train(more);
+  // One alone is replaced by a second.
+  for (const std::string& name : names()) fs::remove(disk_ + "/" + name);
+  fill(3);
+  EXPECT_NE(error_of([&] { train(with(1)); }).find("2 files of that size"), std::string::npos);
+}
+
+// A newer checkpoint is worth more than an older one.
+TEST_F(SmallDisk, ThatFillsUpKeepsTheNewestCheckpoints) {
+  give_pages(5);
+  std::string said;
+  train_and_fill(3, 2, 2, said, "c");
+  EXPECT_EQ(names(), (std::set<std::string>{"c", "c.step00000011", "c.step00000012", "other"})) << said;
+  EXPECT_EQ(step_of(disk_ + "/c"), 12);
+  EXPECT_NE(said.find("at step 3: the disk has no room for 3 checkpoints and the next; '" + disk_ +
+                      "/c.step00000001' was deleted"),
+            std::string::npos)
+      << said;
+
+  // The only one never goes, though nothing newer can be written.
+  for (const std::string& name : names()) fs::remove(disk_ + "/" + name);
+  const std::string rescued = "checkpoint_of_a_small_disk.rescued";  // in the working folder
+  fs::remove(rescued);
+  said.clear();
+  const std::string error = error_of([&] { train_and_fill(3, 1, 3, said, "checkpoint_of_a_small_disk"); });
+  EXPECT_NE(error.find("the checkpoint is in '" + rescued + "'"), std::string::npos) << error;
+  EXPECT_NE(said.find("; the training goes on"), std::string::npos) << said;
+  for (const char* name : {"/checkpoint_of_a_small_disk", "/checkpoint_of_a_small_disk.step00000001"})
+    EXPECT_EQ(step_of(disk_ + name), 1);
+  EXPECT_EQ(step_of(rescued), 12);
+  fs::remove(rescued);
 }
 
 TEST_F(SmallDisk, ThatIsFullAtTheEndLosesNothing) {
