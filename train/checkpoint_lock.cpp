@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 
@@ -15,6 +16,8 @@ namespace lockstep::training {
 namespace {
 
 constexpr int kMaxLinks = 40;  // as the kernel
+constexpr int kAttempts = 100;
+constexpr std::size_t kMostOfOwner = 100;  // bytes
 
 std::string owner_here() {
   char host[256] = {};
@@ -22,18 +25,25 @@ std::string owner_here() {
   return fmt::format("process {} on {}", ::getpid(), host);
 }
 
+// Another user may have written it, for a terminal perhaps.
 std::string owner_in(int descriptor) {
-  char text[512] = {};
-  const ssize_t n = ::pread(descriptor, text, sizeof text - 1, 0);
-  return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : "another process";
+  char text[kMostOfOwner];
+  const ssize_t n = ::pread(descriptor, text, sizeof text, 0);
+  if (n <= 0) return "another process";
+  std::string owner(text, static_cast<std::size_t>(n));
+  std::replace_if(
+      owner.begin(), owner.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return owner;
 }
 
-// Whether `file` still is what was opened: its last holder removes it.
-bool is_same_file(const std::string& file, int descriptor) {
+// Whether `file` still is what was opened: its last holder removes it. `unknown`: what to take it for where the system
+// does not say.
+bool is_same_file(const std::string& file, int descriptor, bool unknown) {
   struct stat by_name {
   }, opened{};
-  return ::stat(file.c_str(), &by_name) == 0 && ::fstat(descriptor, &opened) == 0 && by_name.st_ino == opened.st_ino &&
-         by_name.st_dev == opened.st_dev;
+  if (::stat(file.c_str(), &by_name) != 0) return errno != ENOENT && errno != ENOTDIR && unknown;
+  if (::fstat(descriptor, &opened) != 0) return unknown;
+  return by_name.st_ino == opened.st_ino && by_name.st_dev == opened.st_dev;
 }
 
 }  // namespace
@@ -48,7 +58,12 @@ CheckpointLock::CheckpointLock(const std::string& path, const std::string& what)
   }
   file_ = (target.parent_path() / fmt::format(".{}.lock", shortened(target.filename().string(), kLongestName - 6)))
               .string();
-  do {
+  for (int i = 0;; ++i) {
+    LOCKSTEP_CHECK(
+        i < kAttempts,
+        "the {} '{}' cannot be kept for this training: its lock '{}' is taken away again and again; write to "
+        "a folder that nobody else cleans",
+        what, path, file_);
     descriptor_.reset(::open(file_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
     // Whoever can read the file could hold the lock, and no restart would get it.
     if (descriptor_) ::fchmod(descriptor_.get(), 0600);
@@ -62,14 +77,15 @@ CheckpointLock::CheckpointLock(const std::string& path, const std::string& what)
       descriptor_.reset();
       return;
     }
-  } while (!is_same_file(file_, descriptor_.get()));
+    if (is_same_file(file_, descriptor_.get(), true)) break;
+  }
   const std::string owner = owner_here();
   if (::ftruncate(descriptor_.get(), 0) == 0) write_all(descriptor_.get(), owner.data(), owner.size());
 }
 
 CheckpointLock::~CheckpointLock() {
   // Somebody may have removed the file, and another training have made its own in that place.
-  if (made_in_.is_here() && descriptor_ && is_same_file(file_, descriptor_.get())) ::unlink(file_.c_str());
+  if (made_in_.is_here() && descriptor_ && is_same_file(file_, descriptor_.get(), false)) ::unlink(file_.c_str());
 }
 
 }  // namespace lockstep::training

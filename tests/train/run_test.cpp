@@ -19,7 +19,6 @@
 #include "lockstep/core/random.h"
 #include "lockstep/nn/nn.h"
 #include "lockstep/nn/optim/optim.h"
-#include "lockstep/train/checkpoint_lock.h"
 #include "tests/support/temporary_path.h"
 #include "tests/train/training.h"
 
@@ -144,16 +143,6 @@ TEST_F(TrainRun, TwoRunsDoNotShareMetricsOrWeights) {
   for (std::string line; std::getline(metrics, line);) ++lines;
   EXPECT_EQ(lines, kStepsAnEpoch);
   Training(options).run->train();  // one after the other they may
-}
-
-// Somebody removes the file, and another training makes its own: the first one's end must not take that away.
-TEST_F(TrainRun, TheEndOfATrainingLeavesTheLockOfAnother) {
-  auto first = std::make_unique<CheckpointLock>(file("c"));
-  fs::remove(file(".c.lock"));
-  const CheckpointLock second(file("c"));
-  first.reset();
-  EXPECT_NE(error_of([&] { CheckpointLock(file("c")); }).find("is the checkpoint of another training"),
-            std::string::npos);
 }
 
 // A crashed disk's newest file may be whole but for some bits.
