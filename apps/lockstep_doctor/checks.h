@@ -23,7 +23,7 @@ Findings check_devices();
 /// What this build has, which files serve it, and the limits of this process.
 Findings check_libraries();
 /// Addresses and names of this machine.
-Findings check_interfaces();
+Findings check_interfaces(const Request& request);
 /// The job's store, on a free port and on the one that is asked for, and the way to another machine.
 Findings check_ports(const Request& request);
 /// Memory that processes share.

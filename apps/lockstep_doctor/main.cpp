@@ -88,7 +88,7 @@ int run(int argc, char** argv) {
   // Forks, so it comes before everything that starts threads.
   const Findings reductions = check_all_reduce(request, own_path());
   Findings all;
-  for (const Findings& some : {check_devices(), check_libraries(), check_interfaces(), check_ports(request),
+  for (const Findings& some : {check_devices(), check_libraries(), check_interfaces(request), check_ports(request),
                                check_shared_memory(), reductions})
     all.insert(all.end(), some.begin(), some.end());
   const auto failures =

@@ -1,11 +1,11 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -73,24 +73,22 @@ Finding chosen_interface(const std::string& wish, const Interfaces& here) {
                         : fmt::format("unset it, or set it to one of: {}", names)};
 }
 
-Finding host_name() {
+Finding host_name(const Request& request) {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (const int error = ::getaddrinfo(name.data(), nullptr, &hints, &list); error != 0)
-    return {kInterfaces, "host name", Verdict::note,
-            fmt::format("'{}' has no address ({})", name.data(), ::gai_strerror(error)),
+  std::string text;
+  bool loopback = false;
+  try {
+    const Deadline deadline = std::chrono::steady_clock::now() + request.timeout;
+    for (const std::string& one : addresses_of(name.data(), deadline))
+      if (!one.starts_with("fe80:")) text += (text.empty() ? "" : ", ") + one;
+    loopback = is_loopback(name.data(), deadline);
+  } catch (const Error& error) {
+    return {kInterfaces, "host name", Verdict::note, fmt::format("'{}' has no address ({})", name.data(), error.what()),
             "for jobs on several machines, give MASTER_ADDR as a number, or add the name to /etc/hosts or the name "
             "service"};
-  std::string text;
-  for (const addrinfo* address = list; address; address = address->ai_next) {
-    const std::string one = text_of(address->ai_addr);
-    if (!one.starts_with("fe80:")) text += (text.empty() ? "" : ", ") + one;
   }
-  ::freeaddrinfo(list);
-  if (is_loopback(name.data()))
+  if (loopback)
     return {kInterfaces, "host name", Verdict::note,
             fmt::format("'{}' is {}, which other machines cannot reach", name.data(), text),
             "for jobs on several machines, set MASTER_ADDR to an address above"};
@@ -148,10 +146,10 @@ Finding port_is_free(int port) {
 Finding way_to(const std::string& host, int port, const Request& request) {
   Finding finding{kPorts, fmt::format("{}:{}", host, port), Verdict::ok, {}};
   try {
-    const std::string own = local_address_towards(host, static_cast<std::uint16_t>(port));
+    const Deadline deadline = std::chrono::steady_clock::now() + request.timeout;
+    const std::string own = local_address_towards(host, static_cast<std::uint16_t>(port), deadline);
     finding.found = fmt::format("reached from {}", own);
-    const FileDescriptor connection =
-        connect_to(host, static_cast<std::uint16_t>(port), std::chrono::steady_clock::now() + request.timeout);
+    const FileDescriptor connection = connect_to(host, static_cast<std::uint16_t>(port), deadline);
   } catch (const Error& error) {
     finding.verdict = Verdict::failed;
     finding.found = error.what();
@@ -165,7 +163,7 @@ Finding way_to(const std::string& host, int port, const Request& request) {
 
 }  // namespace
 
-Findings check_interfaces() {
+Findings check_interfaces(const Request& request) {
   const Interfaces here = interfaces();
   Findings found;
   if (here.loopback)
@@ -183,7 +181,7 @@ Findings check_interfaces() {
       found.back().what = name;
       break;
     }
-  found.push_back(host_name());
+  found.push_back(host_name(request));
   return found;
 }
 

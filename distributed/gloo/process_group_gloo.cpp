@@ -188,9 +188,9 @@ bool is_out_of_descriptors(std::string_view message) {
 }
 
 /// Gloo itself crashes on a name that it cannot resolve.
-void check_address(const std::string& address) {
+void check_address(const std::string& address, Milliseconds timeout) {
   try {
-    listen_on(address, 0);
+    listen_on(address, 0, deadline_in(timeout));
   } catch (const Error& error) {
     LOCKSTEP_CHECK(!is_out_of_descriptors(error.what()), "[gloo] no connection can be made: {}; {}", error.what(),
                    kRaiseLimit);
@@ -209,7 +209,7 @@ bool is_available() {
 
 ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOptions& group, const Options& options) {
   LOCKSTEP_CHECK(store, "[gloo] needs a store to meet the other ranks; found none");
-  if (options.interface.empty()) check_address(options.address);
+  if (options.interface.empty()) check_address(options.address, group.timeout);
   meet(*store, group, "gloo");
   try {
     ::gloo::transport::tcp::attr attr;

@@ -83,7 +83,7 @@ std::string text_of(const Environment& environment, std::string_view name) {
 }
 
 /// Where the other ranks can reach this one.
-gloo::Options gloo_options(const Rendezvous& found, const Environment& environment) {
+gloo::Options gloo_options(const Rendezvous& found, const Environment& environment, Milliseconds timeout) {
   gloo::Options options;
   std::string wish = text_of(environment, "LOCKSTEP_INTERFACE");
   if (wish.empty()) wish = text_of(environment, "GLOO_SOCKET_IFNAME");
@@ -98,7 +98,8 @@ gloo::Options gloo_options(const Rendezvous& found, const Environment& environme
   LOCKSTEP_CHECK(!found.master_addr.empty(),
                  "[init] the job has several machines, and nothing says how they reach each other: set MASTER_ADDR to "
                  "the address of rank 0's machine, or LOCKSTEP_INTERFACE to this machine's interface or address");
-  options.address = local_address_towards(found.master_addr, static_cast<std::uint16_t>(found.master_port));
+  options.address =
+      local_address_towards(found.master_addr, static_cast<std::uint16_t>(found.master_port), deadline_in(timeout));
   return options;
 }
 
@@ -128,7 +129,7 @@ ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, 
                    "configure with LOCKSTEP_GLOO=ON",
                    attempt.obstacle);
   }
-  return gloo::make_process_group(scoped("gloo"), group, gloo_options(place, environment));
+  return gloo::make_process_group(scoped("gloo"), group, gloo_options(place, environment, group.timeout));
 }
 
 }  // namespace

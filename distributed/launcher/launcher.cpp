@@ -12,6 +12,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/launcher/agent.h"
 #include "lockstep/distributed/launcher/environment.h"
@@ -86,7 +87,9 @@ std::unique_ptr<TCPStoreServer> serve_store(const Options& options, const std::s
   server.bind_address = distributed::loopback_address();
   if (options.nnodes > 1) {
     server.port = static_cast<std::uint16_t>(options.master_port);
-    server.bind_address = distributed::listen_address(options.master_addr);
+    const Deadline deadline = deadline_in(options.join_timeout);
+    server.bind_address = distributed::listen_address(options.master_addr, deadline);
+    server.lookup_timeout = time_left(deadline);
   }
   return std::make_unique<TCPStoreServer>(server);
 }

@@ -66,9 +66,10 @@ void check_address(const std::string& host) {
                  host);
 }
 
-bool on_one_machine(const Rendezvous& found, const LauncherVariables& launcher, const std::string& host) {
+bool on_one_machine(const Rendezvous& found, const LauncherVariables& launcher, const std::string& host,
+                    Deadline deadline) {
   if (launcher.local_world_size) return *launcher.local_world_size == found.world_size;
-  return host.empty() || is_loopback(host);
+  return host.empty() || is_loopback(host, deadline);
 }
 
 std::string token_of(const RendezvousOptions& options, const Environment& environment) {
@@ -76,7 +77,7 @@ std::string token_of(const RendezvousOptions& options, const Environment& enviro
 }
 
 void find_store_at(Rendezvous& found, const std::string& host, int port, const RendezvousOptions& options,
-                   const Environment& environment) {
+                   const Environment& environment, Deadline deadline) {
   LOCKSTEP_CHECK(port >= 0 && port <= 65'535, "[rendezvous] port {} is not between 0 and 65535", port);
   const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
   LOCKSTEP_CHECK(port != 0 || found.world_size == 1,
@@ -87,8 +88,10 @@ void find_store_at(Rendezvous& found, const std::string& host, int port, const R
   found.master_addr = found.single_node && !hosted ? loopback_address() : host;
   found.master_port = port;
   if (!hosted && found.rank == 0) {
-    const TCPStoreServerOptions server{
-        .bind_address = listen_address(found.master_addr), .port = static_cast<std::uint16_t>(port), .token = token};
+    const TCPStoreServerOptions server{.bind_address = listen_address(found.master_addr, deadline),
+                                       .port = static_cast<std::uint16_t>(port),
+                                       .token = token,
+                                       .lookup_timeout = time_left(deadline)};
     if (server.bind_address != found.master_addr)
       logging::info("{} is not an address of this machine for others; the store listens on all of them",
                     found.master_addr);
@@ -100,7 +103,8 @@ void find_store_at(Rendezvous& found, const std::string& host, int port, const R
   found.store = std::make_shared<TCPStore>(TCPStoreOptions{.host = wildcard ? kIPv4Loopback : found.master_addr,
                                                            .port = static_cast<std::uint16_t>(found.master_port),
                                                            .token = token,
-                                                           .timeout = options.timeout});
+                                                           .timeout = options.timeout,
+                                                           .connected_by = deadline});
 }
 
 /// See Note [Meeting without an address].
@@ -149,7 +153,7 @@ void find_store_by_file(Rendezvous& found, const LauncherVariables& launcher, co
 }
 
 void find_store_by_environment(Rendezvous& found, const LauncherVariables& launcher, const RendezvousOptions& options,
-                               const Environment& environment) {
+                               const Environment& environment, Deadline deadline) {
   const bool hosted = variable(environment, "LOCKSTEP_STORE_HOSTED") == "1";
   const bool told = launcher.master_port && !launcher.port_is_launchers;
   if (found.single_node && found.world_size > 1 && !launcher.job_name.empty() && !hosted && !told)
@@ -172,12 +176,13 @@ void find_store_by_environment(Rendezvous& found, const LauncherVariables& launc
                  host);
   // See Note [Who holds the store].
   if (launcher.port_is_launchers) ++*port;
-  find_store_at(found, host, *port, options, environment);
+  find_store_at(found, host, *port, options, environment, deadline);
 }
 
 }  // namespace
 
 Rendezvous rendezvous(const RendezvousOptions& options, const Environment& environment) {
+  const Deadline deadline = deadline_in(options.timeout);
   const Url url = parse_url(options.url);
   const LauncherVariables launcher = read_launcher(environment);
   Rendezvous found;
@@ -186,14 +191,14 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     LOCKSTEP_CHECK(url.place.empty(),
                    "[rendezvous] '{}' names a place; env:// takes it from MASTER_ADDR and MASTER_PORT", options.url);
     check_address(launcher.master_addr);
-    found.single_node = on_one_machine(found, launcher, launcher.master_addr);
-    find_store_by_environment(found, launcher, options, environment);
+    found.single_node = on_one_machine(found, launcher, launcher.master_addr, deadline);
+    find_store_by_environment(found, launcher, options, environment, deadline);
   } else if (url.scheme == "tcp") {
     const auto [host, port] = parse_host_and_port(url.place, options.url);
     Environment here = environment;
     here.erase("LOCKSTEP_STORE_HOSTED");  // the launcher's store is elsewhere
-    found.single_node = on_one_machine(found, launcher, host);
-    find_store_at(found, host, port, options, here);
+    found.single_node = on_one_machine(found, launcher, host, deadline);
+    find_store_at(found, host, port, options, here, deadline);
   } else if (url.scheme == "file") {
     LOCKSTEP_CHECK(url.place.starts_with('/'), "[rendezvous] '{}' names no absolute path; expected file:///PATH",
                    options.url);
@@ -206,7 +211,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     found.store = std::make_shared<FileStore>(first ? url.place : url.place + ".restart-" + restarts, found.world_size,
                                               options.timeout, owner);
     found.master_addr = launcher.master_addr;
-    found.single_node = on_one_machine(found, launcher, found.master_addr);
+    found.single_node = on_one_machine(found, launcher, found.master_addr, deadline);
   } else {
     LOCKSTEP_CHECK(false, "[rendezvous] '{}' has the scheme '{}'; expected env, tcp or file", options.url, url.scheme);
   }

@@ -45,11 +45,11 @@ bool is_numeric(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), &address) == 1 || inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-/// resolve() for streams. Name servers that do not answer may hold it up for minutes, so it has a thread of its own,
+/// resolve() with an end. Name servers that do not answer may hold it up for minutes, so it has a thread of its own,
 /// which is left behind at the deadline. Throws TimeoutError then.
-AddressList resolve_until(const std::string& host, std::uint16_t port, Deadline deadline) {
-  if (is_numeric(host)) return resolve(host, port, SOCK_STREAM, AI_NUMERICHOST);
-  std::packaged_task<AddressList()> lookup([host, port] { return resolve(host, port, SOCK_STREAM); });
+AddressList resolve_until(const std::string& host, std::uint16_t port, Deadline deadline, int type = SOCK_STREAM) {
+  if (is_numeric(host)) return resolve(host, port, type, AI_NUMERICHOST);
+  std::packaged_task<AddressList()> lookup([host, port, type] { return resolve(host, port, type); });
   std::future<AddressList> found = lookup.get_future();
   start_thread("resolving a name", std::move(lookup)).detach();
   if (found.wait_until(deadline) != std::future_status::ready)
@@ -103,8 +103,8 @@ bool is_loopback(const sockaddr* address) {
   return false;
 }
 
-FileDescriptor take_address(const std::string& host, std::uint16_t port, bool listens) {
-  const AddressList list = resolve(host, port, SOCK_STREAM);
+FileDescriptor take_address(const std::string& host, std::uint16_t port, bool listens, Deadline deadline) {
+  const AddressList list = resolve_until(host, port, deadline);
   int error = EADDRNOTAVAIL;
   for (const addrinfo* address = list.get(); address; address = address->ai_next) {
     FileDescriptor fd(socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -125,12 +125,12 @@ FileDescriptor take_address(const std::string& host, std::uint16_t port, bool li
 
 }  // namespace
 
-FileDescriptor listen_on(const std::string& host, std::uint16_t port) {
-  return take_address(host, port, /*listens=*/true);
+FileDescriptor listen_on(const std::string& host, std::uint16_t port, Deadline deadline) {
+  return take_address(host, port, /*listens=*/true, deadline);
 }
 
-FileDescriptor bind_to(const std::string& host, std::uint16_t port) {
-  return take_address(host, port, /*listens=*/false);
+FileDescriptor bind_to(const std::string& host, std::uint16_t port, Deadline deadline) {
+  return take_address(host, port, /*listens=*/false, deadline);
 }
 
 std::uint16_t bound_port(int fd) {
@@ -209,8 +209,8 @@ void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline) {
   }
 }
 
-bool is_loopback(const std::string& host) {
-  const AddressList list = resolve(host, 0, SOCK_STREAM);
+bool is_loopback(const std::string& host, Deadline deadline) {
+  const AddressList list = resolve_until(host, 0, deadline);
   for (const addrinfo* address = list.get(); address; address = address->ai_next)
     if (!is_loopback(address->ai_addr)) return false;
   return true;
@@ -261,16 +261,24 @@ const std::string& loopback_address() {
   return address;
 }
 
-std::string listen_address(const std::string& host) {
+std::string listen_address(const std::string& host, Deadline deadline) {
   if (says_loopback(host)) return host;
-  const AddressList list = resolve(host, 0, SOCK_STREAM);
+  const AddressList list = resolve_until(host, 0, deadline);
   for (const addrinfo* address = list.get(); address; address = address->ai_next)
     if (!is_loopback(address->ai_addr) && can_bind(*address)) return host;
   return "0.0.0.0";
 }
 
-std::string local_address_towards(const std::string& host, std::uint16_t port) {
-  const AddressList list = resolve(host, port, SOCK_DGRAM);
+std::vector<std::string> addresses_of(const std::string& host, Deadline deadline) {
+  const AddressList list = resolve_until(host, 0, deadline);
+  std::vector<std::string> found;
+  for (const addrinfo* address = list.get(); address; address = address->ai_next)
+    found.push_back(numeric(address->ai_addr));
+  return found;
+}
+
+std::string local_address_towards(const std::string& host, std::uint16_t port, Deadline deadline) {
+  const AddressList list = resolve_until(host, port, deadline, SOCK_DGRAM);
   int error = 0;
   for (const addrinfo* address = list.get(); address; address = address->ai_next) {
     // Connecting a datagram socket sends nothing; it makes the kernel choose a route and with it a source address.

@@ -29,7 +29,7 @@ wire::Writer request_for(wire::Request kind) {
 
 TCPStore::TCPStore(TCPStoreOptions options) : options_(std::move(options)) {
   set_timeout(options_.timeout);
-  idle_.push_back(connect(timeout()));
+  idle_.push_back(connect(timeout(), std::min(options_.connected_by, deadline_in(timeout()))));
 }
 
 TCPStore::~TCPStore() = default;
@@ -38,8 +38,7 @@ std::string TCPStore::describe() const {
   return fmt::format("TCPStore {}:{}", options_.host, options_.port);
 }
 
-FileDescriptor TCPStore::connect(Milliseconds timeout) const {
-  const Deadline deadline = deadline_in(timeout);
+FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline) const {
   FileDescriptor fd = connect_to(options_.host, options_.port, deadline);
   // See Note [Token].
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
@@ -95,7 +94,7 @@ std::string TCPStore::request(const std::string& message, Milliseconds timeout, 
   }
   std::string payload;
   try {
-    if (!fd) fd = connect(timeout + grace);
+    if (!fd) fd = connect(timeout + grace, deadline);
     send_all(fd.get(), message.data(), message.size(), deadline);
     char length_bytes[wire::kLengthBytes];
     recv_all(fd.get(), length_bytes, sizeof(length_bytes), deadline);

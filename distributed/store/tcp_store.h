@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/core/own_process.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/store.h"
@@ -17,6 +18,8 @@ struct TCPStoreOptions {
   std::string token = {};
   /// Deadline of connecting, and the store's default deadline afterwards.
   Milliseconds timeout{300'000};
+  /// Of connecting, if it comes before that.
+  Deadline connected_by = Deadline::max();
 };
 
 /// A store that lives in a TCPStoreServer. Requests of several threads travel on connections of their own, so a blocked
@@ -42,7 +45,7 @@ class TCPStore final : public Store {
   std::int64_t do_num_keys(Milliseconds timeout) override;
 
  private:
-  FileDescriptor connect(Milliseconds timeout) const;
+  FileDescriptor connect(Milliseconds timeout, Deadline deadline) const;
   [[noreturn]] void throw_other_user() const;
   /// The body of the response; throws TimeoutError or StoreError if its status says so. `waits`: the server may take
   /// all of `timeout` to answer.

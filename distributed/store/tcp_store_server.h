@@ -23,6 +23,8 @@ struct TCPStoreServerOptions {
   Milliseconds handshake_timeout{10'000};
   /// Keys and values may not take more than this together.
   std::size_t max_bytes = std::size_t{256} << 20;
+  /// Looking up bind_address, if that is a name, may take so long.
+  Milliseconds lookup_timeout{300'000};
 };
 
 /// The server of TCPStore: a thread that keeps the dictionary and answers clients until the object goes. Usable alone,

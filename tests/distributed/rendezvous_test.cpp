@@ -299,10 +299,13 @@ TEST(Rendezvous, OpenMpiNeedsNoFlags) {
 }
 
 TEST(ListenAddress, IsTheOneThatOthersUseIfThisMachineHasIt) {
-  EXPECT_EQ(listen_address("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(listen_address("localhost"), "localhost");
-  EXPECT_EQ(listen_address("192.0.2.1"), "0.0.0.0");  // kept for documents: nobody's
-  EXPECT_NE(error_of([] { listen_address("no-such-host.invalid"); }).find("cannot resolve"), std::string::npos);
+  EXPECT_EQ(listen_address("127.0.0.1", deadline_in(Milliseconds(60'000))), "127.0.0.1");
+  EXPECT_EQ(listen_address("localhost", deadline_in(Milliseconds(60'000))), "localhost");
+  EXPECT_EQ(listen_address("192.0.2.1", deadline_in(Milliseconds(60'000))), "0.0.0.0");  // kept for documents: nobody's
+  EXPECT_NE(error_of([] {
+              listen_address("no-such-host.invalid", deadline_in(Milliseconds(60'000)));
+            }).find("cannot resolve"),
+            std::string::npos);
 }
 
 TEST(Job, WithoutALauncherIsAlone) {
