@@ -71,10 +71,10 @@ void Program::Options::add_common() {
       ->group(who);
   app.add_option("--init-method", workers.job.init_method, "env://, tcp://HOST:PORT or file:///PATH")->group(who);
   auto* const rank = app.add_option("--rank", workers.job.rank, "This process among --world-size, without a launcher")
-                         ->check(number(0, 1 << 20))
+                         ->check(number(0, distributed::kMostRanks - 1))
                          ->group(who);
   auto* const world_size = app.add_option("--world-size", workers.job.world_size, "Processes of the job")
-                               ->check(number(1, 1 << 20))
+                               ->check(number(1, distributed::kMostRanks))
                                ->needs(rank)
                                ->group(who);
   rank->needs(world_size);

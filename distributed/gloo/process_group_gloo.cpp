@@ -192,8 +192,7 @@ void check_address(const std::string& address, Milliseconds timeout) {
   try {
     listen_on(address, 0, deadline_in(timeout));
   } catch (const Error& error) {
-    LOCKSTEP_CHECK(!is_out_of_descriptors(error.what()), "[gloo] no connection can be made: {}; {}", error.what(),
-                   kRaiseLimit);
+    LOCKSTEP_CHECK(!is_out_of_descriptors(error.what()), "[gloo] no connection can be made: {}", error.what());
     LOCKSTEP_CHECK(false,
                    "[gloo] '{}' is neither an interface nor an address of this machine ({}); set LOCKSTEP_INTERFACE to "
                    "one of them, or leave it unset",

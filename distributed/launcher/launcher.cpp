@@ -39,6 +39,7 @@ constexpr milliseconds kConnectTry{1000};
 // For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended.
 constexpr milliseconds kCauseTime{2'000};
 constexpr std::size_t kMinTokenLength = 16;
+constexpr int kMaxWorldSize = static_cast<int>(distributed::Store::kMaxWaitKeys);
 constexpr std::size_t kScreen = 24;  // lines of a terminal that are seen at once
 
 void validate(const Options& options, const std::vector<std::string>& command) {
@@ -50,6 +51,9 @@ void validate(const Options& options, const std::vector<std::string>& command) {
           fmt::format("the number of workers on a node is {}; expected 1 to {}", options.nproc_per_node, kMaxWorkers));
   require(options.nnodes >= 1 && options.nnodes <= kMaxNodes,
           fmt::format("the number of nodes is {}; expected 1 to {}", options.nnodes, kMaxNodes));
+  require(options.nnodes <= kMaxWorldSize / options.nproc_per_node,
+          fmt::format("{} nodes with {} workers each are more than the {} workers that a job may have", options.nnodes,
+                      options.nproc_per_node, kMaxWorldSize));
   require(options.node_rank >= 0 && options.node_rank < options.nnodes,
           fmt::format("the node rank is {}; expected 0 to {}, one less than the number of nodes", options.node_rank,
                       options.nnodes - 1));

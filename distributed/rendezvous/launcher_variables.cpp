@@ -13,8 +13,6 @@ std::string_view text_of(const Environment& environment, std::string_view name) 
   return entry == environment.end() ? std::string_view() : entry->second;
 }
 
-/// As many as `--world-size` takes.
-constexpr int kMostRanks = 1 << 20;
 constexpr int kMostPort = 65'535;
 
 std::optional<int> number_of(const Environment& environment, std::string_view name, int least, int most) {

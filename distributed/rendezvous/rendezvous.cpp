@@ -54,6 +54,9 @@ void find_place(Rendezvous& found, const Url& url, const RendezvousOptions& opti
   found.world_size = choose(options.world_size, "world_size", launcher.world_size, "WORLD_SIZE");
   LOCKSTEP_CHECK(found.world_size >= 1, "[rendezvous] the number of the job's processes is {}; expected at least 1",
                  found.world_size);
+  LOCKSTEP_CHECK(found.world_size <= kMostRanks,
+                 "[rendezvous] the number of the job's processes is {} (WORLD_SIZE, world_size); expected at most {}",
+                 found.world_size, kMostRanks);
   LOCKSTEP_CHECK(found.rank >= 0 && found.rank < found.world_size,
                  "[rendezvous] the rank is {} in a job of {} processes; expected 0 to {}, another one for each process",
                  found.rank, found.world_size, found.world_size - 1);

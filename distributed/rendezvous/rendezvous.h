@@ -12,6 +12,9 @@
 
 namespace lockstep::distributed {
 
+/// In one job: they wait for a key of each.
+inline constexpr int kMostRanks = static_cast<int>(Store::kMaxWaitKeys);
+
 /// What a launcher says about this process. Values that it does not say are empty.
 struct LauncherVariables {
   std::string launcher;  ///< "lockstep-run or torchrun", "Open MPI", "PMIx", "Slurm"; empty if there is none

@@ -25,6 +25,8 @@
 namespace lockstep::distributed {
 namespace {
 
+constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
+
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 AddressList resolve(const std::string& host, std::uint16_t port, int type, int flags = 0) {
@@ -119,8 +121,10 @@ FileDescriptor take_address(const std::string& host, std::uint16_t port, bool li
         fmt::format("[TCPStore] cannot listen on {}:{}: the port is in use; choose another one "
                     "(MASTER_PORT, --master-port) or stop the program that holds it",
                     host, port));
-  throw StoreError(fmt::format("[TCPStore] cannot listen on {}:{}: {}; the address must be one of this machine's", host,
-                               port, std::strerror(error)));
+  const char* const advice = error == EMFILE || error == ENFILE ? kRaiseLimit
+                             : error == EACCES                  ? "choose a port from 1024 on"
+                                                                : "the address must be one of this machine's";
+  throw StoreError(fmt::format("[TCPStore] cannot listen on {}:{}: {}; {}", host, port, std::strerror(error), advice));
 }
 
 }  // namespace
@@ -153,8 +157,8 @@ FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline 
     }
     // Of this process's own making, which time does not mend.
     if (error == EMFILE || error == ENFILE)
-      throw StoreError(fmt::format("[TCPStore] no connection to {}:{}: {}; raise the limit on open files (ulimit -n)",
-                                   host, port, std::strerror(error)));
+      throw StoreError(
+          fmt::format("[TCPStore] no connection to {}:{}: {}; {}", host, port, std::strerror(error), kRaiseLimit));
     if (has_passed(deadline - pause))
       throw TimeoutError(
           fmt::format("[TCPStore] no connection to {}:{} within the deadline ({}); is rank 0, or the "

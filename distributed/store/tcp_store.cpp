@@ -54,9 +54,16 @@ FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline) const 
   const std::string server_nonce = greeting.substr(wire::kHello.size());
   const std::string client_nonce = wire::random_bytes(wire::kNonceBytes);
   const std::string answer = client_nonce + wire::proof(options_.token, "client", server_nonce, client_nonce);
-  send_all(fd.get(), answer.data(), answer.size(), deadline);
   std::string verdict(1 + wire::kProofBytes, '\0');
-  recv_all(fd.get(), verdict.data(), verdict.size(), deadline);
+  try {
+    send_all(fd.get(), answer.data(), answer.size(), deadline);
+    recv_all(fd.get(), verdict.data(), verdict.size(), deadline);
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format(
+        "[{}] did not answer to the token within {} ms; is the process that holds the store (rank 0 or the launcher) "
+        "stopped, or is something else on that port?",
+        describe(), timeout.count()));
+  }
   if (verdict[0] == wire::kOtherUser) throw_other_user();
   if (verdict[0] == wire::kFull) throw StoreError(fmt::format("[{}] has no room for more connections", describe()));
   const bool mutual = equal_constant_time(std::string_view(verdict).substr(1),

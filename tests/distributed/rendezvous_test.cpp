@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"EmptyWorld", "env://", with("WORLD_SIZE", "0"), "WORLD_SIZE is '0'; expected a whole number from 1"},
         BadCase{"WorldIsText", "env://", with("WORLD_SIZE", "2 "), "WORLD_SIZE is '2 '; expected a whole number"},
         BadCase{"HugeWorld", "env://", with("WORLD_SIZE", "2000000000"),
-                "WORLD_SIZE is '2000000000'; expected a whole number from 1 to 1048576"},
+                "WORLD_SIZE is '2000000000'; expected a whole number from 1 to 65536"},
         BadCase{"WorldBeyondNumbers", "env://", with("WORLD_SIZE", "99999999999"), "WORLD_SIZE is '99999999999'; "},
         BadCase{"LocalRankIsText", "env://", with("LOCAL_RANK", "x"), "LOCAL_RANK is 'x'; expected a whole number"},
         BadCase{"LocalRankTooLarge", "env://", with("LOCAL_RANK", "5", "LOCAL_WORLD_SIZE", "2"),

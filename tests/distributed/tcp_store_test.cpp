@@ -1,8 +1,10 @@
 #include "lockstep/distributed/store/tcp_store.h"
 
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <netdb.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -148,6 +150,34 @@ TEST_F(TCPStoreTest, AServerOfAnotherKindIsRecognised) {
   const TCPStoreOptions options{.port = bound_port(listener.get()), .timeout = Milliseconds(10'000)};
   EXPECT_NE(error_of([&] { TCPStore store(options); }).find("another program"), std::string::npos);
   impostor.join();
+}
+
+// Such as one that is stopped in between.
+TEST_F(TCPStoreTest, AServerThatSaysNoMoreIsNamed) {
+  const FileDescriptor listener = listen_on("127.0.0.1", 0);
+  FileDescriptor fd;
+  std::thread impostor([&] {
+    while (!(fd = FileDescriptor(accept(listener.get(), nullptr, nullptr)))) std::this_thread::yield();
+    const std::string greeting = std::string(wire::kHello) + std::string(wire::kNonceBytes, 'n');
+    send_all(fd.get(), greeting.data(), greeting.size(), soon());
+  });
+  const TCPStoreOptions options{.port = bound_port(listener.get()), .timeout = Milliseconds(300)};
+  const std::string error = error_of([&] { TCPStore store(options); });
+  impostor.join();
+  EXPECT_NE(error.find(fmt::format("[TCPStore 127.0.0.1:{}] did not answer to the token within 300 ms; is the process",
+                                   options.port)),
+            std::string::npos)
+      << error;
+}
+
+TEST_F(TCPStoreTest, TheLimitOnOpenFilesIsNamed) {
+  rlimit old{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
+  const rlimit none{0, old.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string error = error_of([] { listen_on("127.0.0.1", 0); });
+  ::setrlimit(RLIMIT_NOFILE, &old);
+  EXPECT_NE(error.find("Too many open files; raise the limit on open files (ulimit -n)"), std::string::npos) << error;
 }
 
 TEST_F(TCPStoreTest, PortInUseNamesHostPortAndRemedy) {
