@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -83,10 +85,24 @@ void Stream::emit(std::string_view line) {
 
 FileDescriptor open_log(const std::string& path, bool truncate) {
   if (path.empty()) return FileDescriptor();
-  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0);
-  const int fd = ::open(path.c_str(), flags, 0644);
-  LOCKSTEP_CHECK(fd >= 0, "log file '{}' cannot be written: {}", path, std::strerror(errno));
-  return FileDescriptor(fd);
+  // O_NONBLOCK: a pipe that nobody reads is refused, where opening it would wait.
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
+  LOCKSTEP_CHECK(file || errno != ENXIO, "log file '{}' cannot be written: it is a pipe that nobody reads", path);
+  LOCKSTEP_CHECK(file, "log file '{}' cannot be written: {}", path, std::strerror(errno));
+  struct stat info {};
+  LOCKSTEP_CHECK(
+      ::fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode),
+      "log file '{}' cannot be written: it is a pipe, a socket or a device; expected a new name or that of a "
+      "file",
+      path);
+  // As long as it is open. A file system without locks has none to tell of.
+  LOCKSTEP_CHECK(::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+                 "log file '{}' is written by another job, which is still running; name another --log-dir, or end that "
+                 "one first",
+                 path);
+  LOCKSTEP_CHECK(!truncate || ::ftruncate(file.get(), 0) == 0, "log file '{}' cannot be begun anew: {}", path,
+                 std::strerror(errno));
+  return file;
 }
 
 void make_log_dir(const std::string& path) {

@@ -61,7 +61,8 @@ class Stream {
   std::size_t lines_at_ = 0;  // of target_, after the last one
 };
 
-/// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. Throws Error.
+/// Opens `path` for appending, emptied first if `truncate`; -1 inside if `path` is empty. While it is open no other job
+/// can open it so. Throws Error if one has, and for what is no regular file.
 FileDescriptor open_log(const std::string& path, bool truncate);
 
 /// Makes the folder for such files; nothing if `path` is empty. Throws Error.

@@ -97,17 +97,6 @@ TEST(Launcher, PassesOnAnUnfinishedLastLineAndStderr) {
   EXPECT_EQ(run.err, "[0] warning\n");
 }
 
-TEST(Launcher, WritesAFileForEachRank) {
-  const testing::TempDir place;
-  const std::string folder = place / "deeper/logs";
-  const Finished run = run_shell(2, "echo out $RANK; echo err $RANK >&2", {"--log-dir", folder});
-  EXPECT_EQ(run.status, 0) << run.err;
-  for (const std::string rank : {"0", "1"}) {
-    EXPECT_EQ(contents(folder + "/rank" + rank + ".out"), "out " + rank + "\n");
-    EXPECT_EQ(contents(folder + "/rank" + rank + ".err"), "err " + rank + "\n");
-  }
-}
-
 TEST(Launcher, ReportsTheFirstFailureAndEndsTheOthers) {
   const Finished run = run_shell(3,
                                  "case $RANK in 1) sleep 0.3; echo the cause >&2; exit 7;; "
@@ -304,18 +293,6 @@ TEST(Launcher, MayBeStartedWithItsStreamsClosed) {
             .wait();
     EXPECT_EQ(run.status, status) << program << run.err;
   }
-}
-
-TEST(Launcher, ALogThatCannotBeWrittenIsToldOnce) {
-  const testing::TempDir place;
-  const std::string folder = place.path();
-  for (const char* name : {"/rank0.out", "/rank1.err"}) std::filesystem::create_symlink("/dev/full", folder + name);
-  const Finished run = run_shell(2, "echo out; echo err >&2", {"--log-dir", folder});
-  EXPECT_EQ(run.status, 0);
-  EXPECT_EQ(sorted_lines(run.out), (std::vector<std::string>{"[0] out", "[1] out"}));
-  EXPECT_TRUE(has(run.err, "are not complete: No space left on device")) << run.err;
-  EXPECT_EQ(run.err.find("not complete"), run.err.rfind("not complete"));
-  EXPECT_EQ(contents(folder + "/rank1.out"), "out\n");
 }
 
 TEST(Launcher, RestartsTheGroup) {
