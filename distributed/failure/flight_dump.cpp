@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -37,8 +39,41 @@ std::mutex& recorders_mutex() {
   return *mutex;
 }
 
+/// The file in LOCKSTEP_DUMP_DIR; -1 and errno if it cannot be had. What is no regular file is another's: a pipe, at
+/// which a rank that fails would wait for ever, or a link to who knows where. Called in handlers too.
 int open_dump(const char* path) {
-  return ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int file = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+  struct stat info {};
+  if (file < 0 || (::fstat(file, &info) == 0 && S_ISREG(info.st_mode))) return file;
+  ::close(file);
+  errno = EEXIST;
+  return -1;
+}
+
+void write_to(const FileDescriptor& file, const std::string& path, const FlightRecorder& recorder,
+              std::string_view reason) {
+  bool written = false;
+  {
+    DumpWriter out(file.get());
+    write_header(out, recorder, reason);
+    for (const OperationRecord& record : recorder.records()) write_record(out, recorder.rank(), record);
+    written = out.flush();
+  }
+  LOCKSTEP_CHECK(written, "the operations cannot be dumped to '{}': the disk may be full", path);
+}
+
+/// Into LOCKSTEP_DUMP_DIR, which is set.
+void dump_or_warn(const FlightRecorder& recorder, std::string_view reason) {
+  try {
+    const std::string path = dump_path.data();
+    const FileDescriptor file(open_dump(path.c_str()));
+    LOCKSTEP_CHECK(file, "the operations cannot be dumped to '{}': {}", path,
+                   errno == EEXIST || errno == ENXIO || errno == ELOOP ? "something that is no file has this name"
+                                                                       : std::strerror(errno));
+    write_to(file, path, recorder, reason);
+  } catch (const std::exception& error) {
+    logging::warn("{}", error.what());
+  }
 }
 
 const char* signal_name(int number) {
@@ -117,11 +152,7 @@ void serve_requests() {
         DumpWriter err(STDERR_FILENO);
         write_short_report(err, recorder->rank(), "SIGUSR1", records.empty() ? nullptr : &records.back());
       }
-      try {
-        if (dump_path[0] != 0) write_flight_dump(dump_path.data(), *recorder, "SIGUSR1");
-      } catch (const std::exception& error) {
-        logging::warn("{}", error.what());
-      }
+      if (dump_path[0] != 0) dump_or_warn(*recorder, "SIGUSR1");
     }
     if (!any)
       DumpWriter(STDERR_FILENO)
@@ -202,25 +233,13 @@ void FlightDumps::remove(const FlightRecorder& recorder) {
 }
 
 void FlightDumps::write_after_failure(const FlightRecorder& recorder, std::string_view reason) {
-  if (dump_path[0] == 0) return;
-  try {
-    write_flight_dump(dump_path.data(), recorder, reason);
-  } catch (const std::exception& error) {
-    logging::warn("{}", error.what());
-  }
+  if (dump_path[0] != 0) dump_or_warn(recorder, reason);
 }
 
 void write_flight_dump(const std::string& path, const FlightRecorder& recorder, std::string_view reason) {
-  const FileDescriptor file(open_dump(path.c_str()));
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   LOCKSTEP_CHECK(file, "the operations cannot be dumped to '{}': {}", path, std::strerror(errno));
-  bool written = false;
-  {
-    DumpWriter out(file.get());
-    write_header(out, recorder, reason);
-    for (const OperationRecord& record : recorder.records()) write_record(out, recorder.rank(), record);
-    written = out.flush();
-  }
-  LOCKSTEP_CHECK(written, "the operations cannot be dumped to '{}': the disk may be full", path);
+  write_to(file, path, recorder, reason);
 }
 
 }  // namespace lockstep::distributed
