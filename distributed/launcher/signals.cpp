@@ -22,6 +22,12 @@ void on_signal(int signal) {
   errno = saved;
 }
 
+/// SIGHUP: nohup; SIGINT: a shell's background, where Ctrl-C is for the program in front; SIGPIPE: a program that looks
+/// at errors instead. But a job that a batch system ends by SIGTERM saves what it has, however it was started.
+bool stays_ignored(int signal) {
+  return signal == SIGHUP || signal == SIGINT || signal == SIGPIPE;
+}
+
 }  // namespace
 
 SignalPipe::SignalPipe() : pipe_(make_pipe()) {
@@ -37,7 +43,7 @@ SignalPipe::SignalPipe() : pipe_(make_pipe()) {
     action.sa_flags = SA_RESTART;
     sigfillset(&action.sa_mask);
     ::sigaction(kSignals[i], nullptr, &previous_[i]);
-    if ((kSignals[i] == SIGHUP || kSignals[i] == SIGPIPE) && previous_[i].sa_handler == SIG_IGN) continue;
+    if (stays_ignored(kSignals[i]) && previous_[i].sa_handler == SIG_IGN) continue;
     ::sigaction(kSignals[i], &action, nullptr);
     sigaddset(&handled, kSignals[i]);
   }

@@ -9,8 +9,9 @@
 namespace lockstep::launcher {
 
 /// While it lives, SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD and SIGUSR1 arrive as bytes in a pipe, which poll() can
-/// watch, also where they were blocked. One at a time in a process. SIGHUP and SIGPIPE stay ignored if they were
-/// (nohup). The destructor, in the constructor's thread, puts the previous handlers and mask back.
+/// watch, also where they were blocked. One at a time in a process. SIGHUP, SIGINT and SIGPIPE stay ignored if they
+/// were (nohup, a shell's background), as does SIGQUIT, which is left alone. The destructor, in the constructor's
+/// thread, puts the previous handlers and mask back.
 class SignalPipe {
  public:
   SignalPipe();

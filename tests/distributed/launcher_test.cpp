@@ -155,6 +155,22 @@ TEST(Launcher, ForwardsSigintAndSigterm) {
   }
 }
 
+// A shell starts what runs in its background with SIGINT ignored: a Ctrl-C is for the program in front. SIGTERM asks
+// the job to end however it was started.
+TEST(Launcher, LeavesSigintIgnoredIfItWas) {
+  const std::string launcher = LOCKSTEP_RUN_PROGRAM;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Process process(
+        {"/bin/sh", "-c",
+         "trap '' INT TERM; exec " + launcher + " --nproc-per-node 1 -- sh -c 'echo ready; sleep 1; echo at the end'"});
+    ASSERT_TRUE(process.wait_for_output("ready"));
+    process.signal(signal);
+    const Finished run = process.wait();
+    EXPECT_EQ(run.status, signal == SIGINT ? 0 : 128 + SIGTERM) << run.err;
+    EXPECT_EQ(has(run.out, "at the end"), signal == SIGINT) << run.out;
+  }
+}
+
 // A worker of ours tells what it last did; another may have no handler, and the signal's default is to end a process.
 TEST(Launcher, PassesSigusr1OnToWorkersThatHandleItAndGoesOn) {
   Process process(
