@@ -101,11 +101,11 @@ class Training {
     if (scenario_.starts_with("fork_")) fork_child();
     if (scenario_ == "return") step_ = 1'000'000'000;
     if (scenario_ == "segv") ::raise(SIGSEGV);
-    if (scenario_ == "operation") group_.broadcast(ls::ones({2}, {.dtype = ls::kFloat64}), 0)->wait();
+    if (scenario_ == "operation") group_.broadcast(ls::ones({3}, {.dtype = ls::kFloat64}), 0)->wait();
     if (scenario_ == "shape") group_.all_reduce(ls::ones({7}))->wait();
-    if (scenario_ == "dtype") group_.all_reduce(ls::ones({2}, {.dtype = ls::kFloat32}))->wait();
+    if (scenario_ == "dtype") group_.all_reduce(ls::ones({3}, {.dtype = ls::kFloat32}))->wait();
     if (scenario_ == "reduction")
-      group_.all_reduce(ls::ones({2}, {.dtype = ls::kFloat64}), ls::distributed::ReduceOp::max)->wait();
+      group_.all_reduce(ls::ones({3}, {.dtype = ls::kFloat64}), ls::distributed::ReduceOp::max)->wait();
     if (scenario_ == "rank0_only") {
       const ls::distributed::Rank0Only scope("counting the samples");
       group_.all_reduce(ls::ones({1}));
