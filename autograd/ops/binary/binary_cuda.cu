@@ -21,7 +21,7 @@ inline constexpr bool kCommon =
 
 void binary_cuda(BinaryOp op, double alpha, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
   if (op >= BinaryOp::pow) cuda::require_not_portable("a power, a remainder or the gradient of a binary operation");
-  binary::with_compute_type(compute, [&]<typename C>() {
+  with_compute_type(compute, [&]<typename C>() {
     const cuda::Input<C> first = binary::cuda_input<C>(a), second = binary::cuda_input<C>(b);
     binary::visit<C>(op, [&]<typename F>() {
       const Apply<F, C> apply{F{static_cast<C>(alpha)}};

@@ -18,7 +18,7 @@ struct Choose {
 }  // namespace
 
 void compare_cuda(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
-  binary::with_compute_type(compute, [&]<typename C>() {
+  with_compute_type(compute, [&]<typename C>() {
     binary::visit<C>(op, [&]<typename F>() {
       cuda::map_strided<C, true>(out, Compare<F, C>(), binary::cuda_input<C>(a), binary::cuda_input<C>(b));
     });
@@ -26,7 +26,7 @@ void compare_cuda(CompareOp op, const Operand& a, const Operand& b, DType comput
 }
 
 void where_cuda(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out) {
-  binary::with_compute_type(cpu::compute_dtype(out.dtype()), [&]<typename C>() {
+  with_compute_type(cpu::compute_dtype(out.dtype()), [&]<typename C>() {
     cuda::map_strided<C>(out, Choose<C>(), cuda::Input<C>(condition), binary::cuda_input<C>(a),
                          binary::cuda_input<C>(b));
   });
