@@ -88,18 +88,18 @@ bool Engine::added_to_pending(GraphTask& task, Node& node, const TensorList& gra
   return sum.defined() && is_own(sum) && node.add_to(grads[0], sum);
 }
 
-TensorList Engine::run_node(GraphTask& task, Node& node, TensorList grads, bool create_graph) {
+// A part of run(): a call would move the lists once more.
+[[gnu::always_inline]] inline void Engine::run_node(GraphTask& task, Node& node, TensorList& grads, bool create_graph,
+                                                    TensorList& results) {
   std::optional<profile::ModuleScope> module;
   if (profile::enabled()) [[unlikely]]
     module.emplace(profile::module_of(&node));
   const profile::Scope scope("backward", profile::enabled() ? node.name() : "");
-  TensorList results;
   if (create_graph)
     results = node.apply_recorded(std::move(grads));
   else if (!added_to_pending(task, node, grads))
     results = node.apply(std::move(grads));
   if (AnomalyMode::enabled()) detail::check_gradients(node, results);
-  return results;
 }
 
 void Engine::leave_results(DeferredGradients::OfNode& left, TensorList& results) {
@@ -107,6 +107,14 @@ void Engine::leave_results(DeferredGradients::OfNode& left, TensorList& results)
   left.values.resize(results.size());
   for (std::size_t i = 0; i < results.size(); ++i)
     if (left.edges[i].node) left.values[i] = std::move(results[i]);
+}
+
+void Engine::finish_node(GraphTask& task, Node& node, TensorList& left, TensorList& results) {
+  if (node.gradients_are_apart())
+    run_node(task, node, left, false, results);
+  else
+    results = std::move(left);
+  node.release_saved();
 }
 
 void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
@@ -137,9 +145,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
     TensorList results;
     DeferredGradients::OfNode* const left = task.deferred_at(node.get());
     if (left && !collected) [[unlikely]] {  // hooks ran in the first part
-      results =
-          node->gradients_are_apart() ? run_node(task, *node, std::move(left->values), false) : std::move(left->values);
-      node->release_saved();
+      finish_node(task, *node, left->values, results);
     } else {
       bool any = false;
       for (const Tensor& grad : grads) any = any || grad.defined();
@@ -147,7 +153,7 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       if (any && collected) task.collect(node.get(), grads, *collected);
       const bool runs = task.is_to_run(node.get()), again = left && node->gradients_are_apart();
       if (any && again) left->values = grads;
-      if (any && runs) results = run_node(task, *node, std::move(grads), create_graph);
+      if (any && runs) run_node(task, *node, grads, create_graph, results);
       if (left && !again) leave_results(*left, results);
       if (!retain_graph && runs && !again) node->release_saved();
     }

@@ -72,7 +72,8 @@ class Engine {
   /// True if the node added its gradient to what has arrived at the node it leads to; see Node::add_to().
   static bool added_to_pending(GraphTask& task, Node& node, const TensorList& grads);
   static void leave_results(DeferredGradients::OfNode& left, TensorList& results);
-  static TensorList run_node(GraphTask& task, Node& node, TensorList grads, bool create_graph);
+  static void finish_node(GraphTask& task, Node& node, TensorList& left, TensorList& results);
+  static void run_node(GraphTask& task, Node& node, TensorList& grads, bool create_graph, TensorList& results);
   static void run(GraphTask& task, const std::vector<Edge>& edges, std::span<const Tensor> gradients, bool retain_graph,
                   std::vector<Tensor>* collected, bool hooks_of_leaves, bool create_graph);
 };
