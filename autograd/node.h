@@ -66,8 +66,8 @@ class Node : public RefCounted {
   /// `grads` has one entry per output of the operation; an undefined one means zero. Returns one entry per input, in
   /// the order given to record(); those that needs_grad() denies may be left undefined.
   virtual TensorList apply(TensorList grads) = 0;
-  /// apply() computes each input's gradient for itself, by an operation of some cost, and none that needs_grad() denies:
-  /// a pass may call it for some inputs first and later for the others. See Note [Deferred gradients].
+  /// apply() computes each input's gradient for itself, by an operation of some cost, and none that needs_grad()
+  /// denies: a pass may call it for some inputs first and later for the others. See Note [Deferred gradients].
   virtual bool gradients_are_apart() const { return false; }
   /// Adds what apply() would give for the only input to `sum`, a contiguous tensor of that shape which nobody else
   /// sees. False: it did not, and apply() is called. Parts of a tensor override it, whose gradients are mostly zeros.

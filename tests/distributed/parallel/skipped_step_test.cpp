@@ -1,0 +1,38 @@
+// A rank that goes on where the others have not come.
+
+#include <stdexcept>
+
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "tests/distributed/parallel/training_support.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+
+// Its next step would be reduced with the others' last one.
+TEST(SkippedStep, IsAnErrorInLockstepMode) {
+  run_on({3, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Net net;
+    set_weights(net);
+    DistributedDataParallel ddp(net, group, {.logical_shards = 4});
+    const std::string error = error_of([&] {
+      for (int i = 0; i < 4; ++i) {
+        try {
+          ddp.step(make_batch(16, static_cast<std::uint32_t>(i)), [&](const data::Batch& part) {
+            if (i == 2 && group->rank() == 1) throw std::out_of_range("a bad sample");
+            return mean_loss(net, part);
+          });
+        } catch (const std::out_of_range&) {
+          continue;  // as if nothing were
+        }
+      }
+    });
+    EXPECT_NE(error.find("step 2"), std::string::npos) << error;
+    EXPECT_NE(error.find("step 3"), std::string::npos) << error;
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
