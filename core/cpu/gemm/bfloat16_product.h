@@ -23,8 +23,8 @@ struct Bfloat16Product {
 /// takes for 0, or infinite. Packing finds the smallest and the largest exponent of each panel; tiles where that is not
 /// certain are computed by fused multiply-adds. Whether the processor rounds so is tried before it is used.
 ///
-/// With fewer rows than a tile has, nothing but the few is packed before: what is read of b goes straight into the sums,
-/// or a panel at a time through a cache.
+/// With fewer rows than a tile has, nothing but the few is packed before: what is read of b goes straight into the
+/// sums, or a panel at a time through a cache.
 ///
 /// The product, on the threads of parallel_for or, inside one of its loops, on the calling thread, with the bits of
 /// gemm() on the operands in float32, rounded. Only where goes_by_bfloat16_pairs().
