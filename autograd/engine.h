@@ -19,6 +19,9 @@ namespace lockstep {
 ///
 /// Between the two, the graph is kept alive by this, and nobody else may run through it.
 class DeferredGradients {
+ public:
+  bool empty() const { return nodes_.empty() && edges_.empty(); }  ///< there is nothing left
+
  private:
   friend class Engine;
   friend class GraphTask;

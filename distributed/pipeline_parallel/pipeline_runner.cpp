@@ -229,6 +229,7 @@ void PipelineRunner::backward(const PipelineAction& action) {
   const std::int64_t m = action.micro_batch;
   Held& held = whole ? held_with_output(action) : held_.find({m, chunk})->second;
   const auto run = [&] {
+    if (held.deferred.empty() && held.roots.empty()) return;
     state_.guarded(chunk, m, "backward", [&] {
       Engine::backward_deferred(std::exchange(held.deferred, {}), std::exchange(held.roots, {}),
                                 std::exchange(held.seeds, {}));

@@ -47,6 +47,22 @@ constexpr std::int64_t kRowPanels = 20;                      // at once, whose s
 constexpr std::int64_t kColumnPanels = 8;
 constexpr std::int64_t kTaskPanels = 16;  // tiles of a task, at least: some 10 microseconds
 
+/// Sums, `stride` apart, of the rows from `row` and the columns from `column` on, as results, rounded once.
+void finish(const Bfloat16Product& g, float* sums, std::int64_t stride, std::int64_t row, std::int64_t rows,
+            std::int64_t column, std::int64_t columns) {
+  if (g.bias || g.activation != Activation::none)
+    gemm_detail::finish_rows({.m = rows,
+                              .n = columns,
+                              .k = g.k,
+                              .out = sums,
+                              .out_stride = stride,
+                              .bias = g.bias ? g.bias + column : nullptr,
+                              .activation = g.activation},
+                             sums, 0, rows, 1.0F);
+  for (std::int64_t r = 0; r < rows; ++r)
+    narrow_row(sums + r * stride, columns, g.out + (row + r) * g.out_stride + column);
+}
+
 /// Panels of rows times panels of columns, some of both at a time, whose sums stay in a cache until they are rounded.
 class Multiplier {
  public:
@@ -74,17 +90,7 @@ class Multiplier {
                                 sums + (a_.first_of(i) - row) * columns + b_.first_of(j) - column, columns,
                                 b_.lanes_of(j), block > 0);
         }
-    if (g_.bias || g_.activation != Activation::none)
-      gemm_detail::finish_rows({.m = rows,
-                                .n = columns,
-                                .k = g_.k,
-                                .out = sums,
-                                .out_stride = columns,
-                                .bias = g_.bias ? g_.bias + column : nullptr,
-                                .activation = g_.activation},
-                               sums, 0, rows, 1.0F);
-    for (std::int64_t r = 0; r < rows; ++r)
-      narrow_row(sums + r * columns, columns, g_.out + (row + r) * g_.out_stride + column);
+    finish(g_, sums, columns, row, rows, column, columns);
   }
 
   const Bfloat16Kernels& kernels_;
@@ -120,17 +126,7 @@ class FewRows {
       if (block == 0) continue;
       for (std::int64_t i = 0; i < g_.m * kBfloat16Columns; ++i) sums[i] = sums[i] + more[i];
     }
-    if (g_.bias || g_.activation != Activation::none)
-      gemm_detail::finish_rows({.m = g_.m,
-                                .n = columns,
-                                .k = g_.k,
-                                .out = sums,
-                                .out_stride = kBfloat16Columns,
-                                .bias = g_.bias ? g_.bias + column : nullptr,
-                                .activation = g_.activation},
-                               sums, 0, g_.m, 1.0F);
-    for (std::int64_t r = 0; r < g_.m; ++r)
-      narrow_row(sums + r * kBfloat16Columns, columns, g_.out + r * g_.out_stride + column);
+    finish(g_, sums, kBfloat16Columns, 0, g_.m, column, columns);
   }
 
   void multiply(std::int64_t column, std::int64_t columns, std::int64_t block, Sums& sums) const {
