@@ -90,7 +90,7 @@ class Trainer {
       }
       const ls::Tensor y = part.y.reshape({-1});
       if (divided_)
-        return divided_->cross_entropy(divided_->sequence_parallel() ? x : x.flatten(0, 1), model_.wte.weight, y);
+        return divided_->cross_entropy(divided_->divides_tokens() ? x : x.flatten(0, 1), model_.wte.weight, y);
       return cross_entropy(linear(x.flatten(0, 1), model_.wte.weight), y);
     });
   }

@@ -34,13 +34,14 @@ MultiheadAttention::MultiheadAttention(Module* parent, std::string_view name, st
 }
 
 void MultiheadAttention::set_projection(Linear::Function project, Linear::Function project_one, std::int64_t heads,
-                                        std::int64_t first) {
+                                        std::int64_t first, std::int64_t lengths) {
   LOCKSTEP_CHECK(heads > 0 && first >= 0 && first + heads <= all_heads_,
                  "[nn::MultiheadAttention] {} heads from number {} on are no part of {}", heads, first, all_heads_);
   project_ = std::move(project);
   project_one_ = std::move(project_one);
   heads_ = heads;
   first_head_ = first;
+  lengths_ = lengths;
 }
 
 Tensor MultiheadAttention::attend_to_itself(const Tensor& x, const Tensor& mask, bool is_causal) {
@@ -69,10 +70,9 @@ Tensor MultiheadAttention::project(const Tensor& x, std::int64_t part) const {
 namespace {
 
 // The masks as one that scaled_dot_product_attention() takes; undefined if nothing is left out or is_causal says it
-// all. Of the `heads` from number `first` on of `all_heads`.
+// all. Of the `heads` from number `first` on of `all_heads`, and `n` times l queries and s keys.
 Tensor mask_of(const AttentionMasks& masks, std::int64_t heads, std::int64_t first, std::int64_t all_heads,
-               const Tensor& query, const Tensor& key) {
-  const std::int64_t n = query.size(0), l = query.size(1), s = key.size(1);
+               std::int64_t n, std::int64_t l, std::int64_t s, Device device) {
   Tensor mask = masks.attn_mask, seen;
   if (mask.defined()) {
     if (mask.dim() == 3 && mask.size(0) == n * all_heads)
@@ -91,7 +91,7 @@ Tensor mask_of(const AttentionMasks& masks, std::int64_t heads, std::int64_t fir
     seen = seen.defined() ? logical_and(seen, keys) : keys;
   }
   if (masks.is_causal && (mask.defined() || seen.defined())) {
-    const Tensor before = tril(ones({l, s}, {.dtype = kBool, .device = query.device()}));
+    const Tensor before = tril(ones({l, s}, {.dtype = kBool, .device = device}));
     seen = seen.defined() ? logical_and(seen, before) : before;
   }
   if (!mask.defined() || mask.dtype() == kBool) return seen;
@@ -107,7 +107,8 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
     LOCKSTEP_CHECK(x->defined() && x->dim() == 3 && x->size(2) == width && x->size(0) == query.size(0),
                    "[nn::MultiheadAttention] expected queries, keys and values of sizes [N, length, {}], found {}",
                    width, x->defined() ? to_string(x->sizes()) : "an undefined tensor");
-  const Tensor mask = mask_of(masks, heads_, first_head_, all_heads_, query, key);
+  const Tensor mask = mask_of(masks, heads_, first_head_, all_heads_, query.size(0), query.size(1) * lengths_,
+                              key.size(1) * lengths_, query.device());
   const bool is_causal = masks.is_causal && !mask.defined();
   if (key.is_same(query) && value.is_same(query)) return attend_to_itself(query, mask, is_causal);
   const Tensor out = scaled_dot_product_attention(project(query, 0), project(key, 1), project(value, 2),

@@ -55,8 +55,10 @@ class MultiheadAttention : public Module {
 
   /// Self-attention computes its first projection by `project` from now on, for `heads` heads from number `first` on,
   /// which it leaves side by side: queries, keys, values; attention to others each of the three by `project_one`. For a
-  /// layer whose heads are divided over ranks.
-  void set_projection(Linear::Function project, Linear::Function project_one, std::int64_t heads, std::int64_t first);
+  /// layer whose heads are divided over ranks. What is projected has `lengths` times as many tokens as x, where each
+  /// rank has its own: masks are of all of them.
+  void set_projection(Linear::Function project, Linear::Function project_one, std::int64_t heads, std::int64_t first,
+                      std::int64_t lengths = 1);
   std::int64_t heads() const { return heads_; }  ///< of this layer
 
   Parameter in_proj_weight;  ///< [3 width, width]: of queries, keys and values
@@ -67,7 +69,7 @@ class MultiheadAttention : public Module {
   Tensor attend_to_itself(const Tensor& x, const Tensor& mask, bool is_causal);
   Tensor project(const Tensor& x, std::int64_t part) const;
 
-  std::int64_t heads_, first_head_ = 0, all_heads_;
+  std::int64_t heads_, first_head_ = 0, all_heads_, lengths_ = 1;
   Linear::Function project_, project_one_;
   MultiheadAttentionOptions options_;
 };

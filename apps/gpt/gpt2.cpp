@@ -96,12 +96,20 @@ std::vector<distributed::PipelineLayer> Gpt2::layers() {
   return all;
 }
 
-std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards, bool by_tokens) const {
+std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards, DividedTokens tokens) const {
   using enum distributed::TensorSplit;
-  std::vector<distributed::TensorRule> plan{
-      {"h.*.attn.c_attn", column, 3}, {"h.*.attn.c_proj", row}, {"h.*.mlp.c_fc", column}, {"h.*.mlp.c_proj", row}};
-  if (divides_table(shards)) plan.push_back({"wte", vocabulary});
-  if (by_tokens)
+  const bool everywhere = tokens == DividedTokens::everywhere;
+  std::vector<distributed::TensorRule> plan{{"h.*.attn.c_attn", column, 3},
+                                            {"h.*.attn.c_proj", row},
+                                            {"h.*.mlp.c_fc", everywhere ? sequence : column},
+                                            {"h.*.mlp.c_proj", everywhere ? sequence : row}};
+  if (everywhere) {
+    plan.insert(plan.end(), {{"wte", alike}, {"wpe", alike}});
+    if (lm_head_weight.defined()) plan.push_back({"lm_head", alike});
+  } else if (divides_table(shards)) {
+    plan.push_back({"wte", vocabulary});
+  }
+  if (tokens != DividedTokens::none)
     for (const char* layer : {"h.*.ln_1", "h.*.attn.resid_dropout", "h.*.ln_2", "h.*.mlp.dropout", "ln_f"})
       plan.push_back({layer, sequence});
   return plan;

@@ -58,7 +58,7 @@ class Gpt2 final : public LanguageModel {
   nn::Parameter lm_head_weight;  ///< lm_head.weight [vocabulary, width]; undefined if it is tied to wte
 
   std::vector<distributed::PipelineLayer> layers() override;
-  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, bool by_tokens) const override;
+  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, DividedTokens tokens) const override;
   void set_divided(const distributed::TensorParallel& divided) override;
 
  private:

@@ -73,6 +73,8 @@ void add_options(training::Program& program, Options& o) {
   program.add_flag(
       "--sequence-parallel", o.mesh.sequence_parallel,
       "Divide tokens too, where --mesh tensor=N divides layers: norms, dropout and activations between these");
+  program.add_flag("--context-parallel", o.mesh.context_parallel,
+                   "Divide tokens over the ranks of --mesh tensor=N instead of layers, for long sequences");
   program.add_option("--evaluate-every", o.evaluate_every, "Steps between evaluations", 1.0);
   program.add_option("--evaluate-windows", o.evaluate_windows,
                      "Windows of an evaluation, evenly spread over the validation text; 0: all, side by side", 0.0);
@@ -103,12 +105,14 @@ void check(const Options& o, const training::WorkerOptions& workers, training::R
   gpt::check_mesh(shape_of(o), workers, o.mesh);
   // An epoch is what lies between two evaluations.
   run.epochs = (run.max_steps + o.evaluate_every - 1) / o.evaluate_every;
-  run.settings = {
-      {"model", o.model.empty() ? o.preset : o.model},
-      {"dropout", fmt::format("{}", o.dropout)},
-      {"lora", fmt::format("{}", o.lora)},
-      {"tensor_shards", fmt::format("{}{}", workers.tensor_shards,
-                                    o.mesh.sequence_parallel && workers.tensor_shards > 0 ? " by tokens" : "")}};
+  run.settings = {{"model", o.model.empty() ? o.preset : o.model},
+                  {"dropout", fmt::format("{}", o.dropout)},
+                  {"lora", fmt::format("{}", o.lora)},
+                  {"tensor_shards", fmt::format("{}{}", workers.tensor_shards,
+                                                workers.tensor_shards == 0 ? ""
+                                                : o.mesh.sequence_parallel ? " by tokens"
+                                                : o.mesh.context_parallel  ? " of tokens"
+                                                                           : "")}};
 }
 
 gpt::Corpus open_corpus(const Options& o) {

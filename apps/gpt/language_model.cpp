@@ -41,11 +41,11 @@ void LanguageModel::check_tokens(const Tensor& tokens, KeyValueCache* cache) con
 
 void LanguageModel::set_divided(const distributed::TensorParallel& divided) {
   divided_ = &divided;
-  divides_table_ = divides_table(divided.shards().count());
+  divides_table_ = !divided.context_parallel() && divides_table(divided.shards().count());
 }
 
 std::int64_t LanguageModel::length_of(const Tensor& x) const {
-  return x.size(1) * (divided_ && divided_->sequence_parallel() ? divided_->shards().group().world_size() : 1);
+  return x.size(1) * (divided_ && divided_->divides_tokens() ? divided_->shards().group().world_size() : 1);
 }
 
 Tensor LanguageModel::forward(Tensor tokens) {
@@ -69,8 +69,8 @@ Tensor LanguageModel::loss_of(const Tensor& x, const Tensor& targets) {
   const std::int64_t rows = targets.numel();
   LOCKSTEP_CHECK(x.dim() == 3 && x.size(0) * length_of(x) == rows, "[gpt] expected targets of the tokens' shape");
   const Tensor labels = targets.reshape({rows});
-  const bool by_tokens = divided_ && divided_->sequence_parallel();
-  if (divides_table_)
+  const bool by_tokens = divided_ && divided_->divides_tokens();
+  if (divides_table_ || (divided_ && divided_->context_parallel()))
     return divided_->cross_entropy(by_tokens ? x : x.reshape({rows, config_.width}), output_weight(), labels);
   const Tensor flat = (by_tokens ? divided_->all_tokens(x) : x).reshape({rows, config_.width});
   if (rows * config_.vocabulary <= config_.logits_at_once) return cross_entropy(linear(flat, output_weight()), labels);

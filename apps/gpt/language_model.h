@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,13 @@
 #include "lockstep/nn/module.h"
 
 namespace lockstep::gpt {
+
+/// Where ranks that hold layers together have their own tokens alone.
+enum class DividedTokens : std::uint8_t {
+  none,
+  between_layers,  ///< sequence parallelism: between layers that are divided
+  everywhere,      ///< context parallelism: no layer is divided
+};
 
 /// A decoder-only transformer over tokens. Its parameters have the names of transformers' GPT2LMHeadModel (without
 /// "transformer.") or LlamaForCausalLM; shapes are those of nn::Linear, [out, in], also where GPT-2's files have them
@@ -36,9 +44,9 @@ class LanguageModel : public nn::Module {
 
   /// What a pipeline takes the model for: embeddings, blocks, and the last norm with the output projection.
   virtual std::vector<distributed::PipelineLayer> layers() = 0;
-  /// How its layers are divided into `shards` parts, and tokens between them if `by_tokens`. The table of tokens is, if
-  /// it is the output projection too.
-  virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, bool by_tokens) const = 0;
+  /// How its layers are divided into `shards` parts, and tokens. The table of tokens is divided if it is the output
+  /// projection too, but not where tokens are divided everywhere.
+  virtual std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, DividedTokens tokens) const = 0;
   /// Says that layers are divided as tensor_plan() has it, so that loss_of() computes with a part of the logits if the
   /// table of tokens is, and attention knows its heads; as long as the model is used.
   virtual void set_divided(const distributed::TensorParallel& divided);

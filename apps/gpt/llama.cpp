@@ -87,15 +87,24 @@ std::vector<distributed::PipelineLayer> Llama::layers() {
   return all;
 }
 
-std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards, bool by_tokens) const {
+std::vector<distributed::TensorRule> Llama::tensor_plan(std::int64_t shards, DividedTokens tokens) const {
   using enum distributed::TensorSplit;
+  const bool everywhere = tokens == DividedTokens::everywhere;
   const std::string layers = "model.layers.*.";
   std::vector<distributed::TensorRule> plan;
-  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"})
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"})
     plan.push_back({layers + name, column});
-  for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) plan.push_back({layers + name, row});
-  if (divides_table(shards)) plan.push_back({"model.embed_tokens", vocabulary});
-  if (by_tokens) {
+  plan.push_back({layers + "self_attn.o_proj", row});
+  for (const char* name : {"mlp.gate_proj", "mlp.up_proj"})
+    plan.push_back({layers + name, everywhere ? sequence : column});
+  plan.push_back({layers + "mlp.down_proj", everywhere ? sequence : row});
+  if (everywhere) {
+    plan.push_back({"model.embed_tokens", alike});
+    if (lm_head_weight.defined()) plan.push_back({"lm_head", alike});
+  } else if (divides_table(shards)) {
+    plan.push_back({"model.embed_tokens", vocabulary});
+  }
+  if (tokens != DividedTokens::none) {
     for (const char* name : {"input_layernorm", "post_attention_layernorm"}) plan.push_back({layers + name, sequence});
     plan.push_back({"model.norm", sequence});
   }

@@ -57,7 +57,7 @@ class Llama final : public LanguageModel {
   nn::Parameter lm_head_weight;  ///< lm_head.weight [vocabulary, width]; undefined if it is tied to embed_tokens
 
   std::vector<distributed::PipelineLayer> layers() override;
-  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, bool by_tokens) const override;
+  std::vector<distributed::TensorRule> tensor_plan(std::int64_t shards, DividedTokens tokens) const override;
 
  private:
   nn::RotaryAngles angles_of(std::int64_t length, std::int64_t first, Device device);

@@ -22,9 +22,12 @@ void check_mesh(const Config& config, const training::WorkerOptions& workers, co
                  "--chunks {} does not go with --schedule {}; expected 2 or more with interleaved, 1 or more with "
                  "zero-bubble, 1 with the others",
                  choice.chunks, choice.schedule);
-  LOCKSTEP_CHECK(!choice.sequence_parallel || (workers.mesh && parts_of(workers) > 1),
-                 "--sequence-parallel divides what lies between divided layers; pass --mesh with tensor above 1, or "
-                 "--lockstep-tensor");
+  LOCKSTEP_CHECK(!(choice.sequence_parallel && choice.context_parallel),
+                 "--sequence-parallel and --context-parallel exclude each other");
+  LOCKSTEP_CHECK(choice.tokens() == DividedTokens::none || (workers.mesh && parts_of(workers) > 1),
+                 "{} divides tokens over the ranks of --mesh tensor=N; pass --mesh with tensor above 1, or "
+                 "--lockstep-tensor",
+                 choice.tokens() == DividedTokens::everywhere ? "--context-parallel" : "--sequence-parallel");
   if (!workers.mesh) {
     LOCKSTEP_CHECK(!may_interleave(schedule), "--schedule {} belongs to --mesh", choice.schedule);
     return;
@@ -40,10 +43,10 @@ void check_mesh(const Config& config, const training::WorkerOptions& workers, co
   };
   divides(config.heads, "heads");
   if (config.family == Family::llama) divides(config.kv_heads, "heads of keys and values");
-  LOCKSTEP_CHECK(config.feedforward >= parts,
+  LOCKSTEP_CHECK(config.feedforward >= parts || choice.tokens() == DividedTokens::everywhere,
                  "the model does not fit: its {} inner features of a block are fewer than {} parts", config.feedforward,
                  parts);
-  if (choice.sequence_parallel) divides(config.context, "tokens of a context");
+  if (choice.tokens() != DividedTokens::none) divides(config.context, "tokens of a context");
   LOCKSTEP_CHECK(parts == 1 || config.lora.rank == 0,
                  "--lora does not go together with divided layers (tensor or --lockstep-tensor above 1)");
 }
@@ -80,10 +83,12 @@ MeshTraining::MeshTraining(const training::Workers& workers, const MeshChoice& c
   saved_bytes_ = gpt::saved_bytes(*model_);
   const Config& config = model_->config();
   if (const std::int64_t parts = parts_of(workers.options()); parts > 1) {
-    divided_.emplace(*model_, model_->tensor_plan(parts, choice.sequence_parallel),
-                     distributed::TensorParallelOptions{.group = mesh.tensor(),
-                                                        .logical_shards = workers.options().tensor_shards,
-                                                        .sequence_parallel = choice.sequence_parallel});
+    divided_.emplace(
+        *model_, model_->tensor_plan(parts, choice.tokens()),
+        distributed::TensorParallelOptions{.group = mesh.tensor(),
+                                           .logical_shards = workers.options().tensor_shards,
+                                           .sequence_parallel = choice.tokens() == DividedTokens::between_layers,
+                                           .context_parallel = choice.tokens() == DividedTokens::everywhere});
     model_->set_divided(*divided_);
   }
   if (mesh.sizes().pipeline > 1)

@@ -18,6 +18,13 @@ struct MeshChoice {
   std::string schedule = "1f1b";  ///< of a pipeline
   std::int64_t chunks = 1;
   bool sequence_parallel = false;  ///< tokens are divided between the divided layers
+  bool context_parallel = false;   ///< tokens are divided instead of layers
+
+  DividedTokens tokens() const {
+    return context_parallel    ? DividedTokens::everywhere
+           : sequence_parallel ? DividedTokens::between_layers
+                               : DividedTokens::none;
+  }
 };
 
 /// Throws Error, one sentence that names the option, for a model that cannot be divided over such a mesh.

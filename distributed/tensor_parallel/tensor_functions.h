@@ -60,4 +60,19 @@ Tensor gather_tokens(const Tensor& x, const TensorShards& shards);
 Tensor apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters, const TensorShards& shards,
                        const std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>& compute);
 
+// Where weights are whole on every rank, and tokens alone are divided (Note [Context parallelism]).
+
+/// linear() of x [*, tokens / ranks, in], of which each rank has its own tokens: y [*, tokens / ranks, out].
+Tensor linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards);
+/// Of x [*, tokens / ranks, parts * columns], of which each rank has its own tokens, all tokens of this rank's columns
+/// of each part: [*, tokens, parts * columns / ranks]. What attention reads, whose heads are runs of columns. A
+/// collective. Columns that the ranks do not divide throw Error, here as below.
+Tensor own_columns_of_all_tokens(const Tensor& x, const TensorShards& shards, std::int64_t parts = 1);
+/// The reverse for one part: of x [*, tokens, columns / ranks] all columns of this rank's tokens, [*, tokens / ranks,
+/// columns].
+Tensor all_columns_of_own_tokens(const Tensor& x, const TensorShards& shards);
+/// Mean cross-entropy of x * weight^T, x [*, tokens / ranks, width] being this rank's tokens, weight [classes, width]
+/// and target [* x tokens], int64, whole on every rank. Each rank computes the logits of its own tokens.
+Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& target, const TensorShards& shards);
+
 }  // namespace lockstep::distributed

@@ -32,8 +32,16 @@ struct TensorParallel::Divided {
 
 namespace {
 
+const char* kind_of(TensorSplit split) {
+  return split == TensorSplit::vocabulary ? "nn::Embedding"
+         : split == TensorSplit::heads    ? "nn::MultiheadAttention"
+                                          : "nn::Linear";
+}
+
+}  // namespace
+
 /// Whether `name` is one of those that `pattern` stands for.
-bool matches(std::string_view pattern, std::string_view name) {
+bool TensorParallel::names(std::string_view pattern, std::string_view name) {
   for (;;) {
     const std::size_t p = pattern.find('.'), n = name.find('.');
     const std::string_view one = pattern.substr(0, p);
@@ -44,33 +52,35 @@ bool matches(std::string_view pattern, std::string_view name) {
   }
 }
 
-const char* kind_of(TensorSplit split) {
-  return split == TensorSplit::vocabulary ? "nn::Embedding"
-         : split == TensorSplit::heads    ? "nn::MultiheadAttention"
-                                          : "nn::Linear";
-}
-
-}  // namespace
-
 TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>& plan,
                                const TensorParallelOptions& options)
-    : module_(module), tokens_(options.sequence_parallel) {
+    : module_(module),
+      tokens_(options.sequence_parallel || options.context_parallel),
+      context_(options.context_parallel) {
+  LOCKSTEP_CHECK(!(options.sequence_parallel && options.context_parallel),
+                 "[TensorParallel] sequence_parallel divides layers and context_parallel does not; choose one");
   shards_ = std::make_unique<TensorShards>(options.group ? options.group : make_single_process_group(),
                                            options.logical_shards);
   for (const TensorRule& rule : plan) {
     const auto found = [this] { return divided_.size() + dropouts_.size() + by_tokens_.size(); };
     const std::size_t before = found();
     find(module, {}, rule);
+    const auto is_parameter = [&](const nn::NamedTensor& each) { return names(rule.layers, each.name); };
+    if (rule.split == TensorSplit::alike && std::ranges::any_of(module.named_parameters(), is_parameter)) continue;
     LOCKSTEP_CHECK(found() > before,
                    "[TensorParallel] no layer of the model is called '{}'; look at the names "
                    "that named_children() has",
                    rule.layers);
   }
+  if (context_) check_all_are_named(plan);
   for (const Divided& divided : divided_) check(divided);
   const Places places = dropouts_.empty() ? Places() : places_of_columns();
   const NoGradGuard values_only;
   if (ProcessGroup& group = shards_->group(); group.world_size() > 1) {
-    std::string text = fmt::format("{} shards{}:", shards_->count(), tokens_ ? ", tokens too" : "");
+    std::string text = fmt::format("{} shards{}:", shards_->count(),
+                                   context_  ? ", tokens alone"
+                                   : tokens_ ? ", tokens too"
+                                             : "");
     for (const TensorRule& rule : plan)
       text += fmt::format(" {} {}/{}{}", rule.layers, static_cast<int>(rule.split), rule.parts,
                           rule.gathers ? ", whole" : "");
@@ -107,7 +117,7 @@ TensorParallel::~TensorParallel() = default;
 void TensorParallel::find(nn::Module& module, const std::string& name, const TensorRule& rule) {
   for (const auto& [child_name, child] : module.named_children())
     find(*child, name.empty() ? child_name : name + "." + child_name, rule);
-  if (name.empty() || !matches(rule.layers, name)) return;
+  if (name.empty() || !names(rule.layers, name)) return;
   LOCKSTEP_CHECK(!rule.gathers || (rule.split == TensorSplit::column && rule.parts == 1),
                  "[TensorParallel] layer '{}' is to gather its outputs; only a column layer of one part can", name);
   LOCKSTEP_CHECK(rule.parts >= 1, "[TensorParallel] layer '{}' has {} parts; expected 1 or more", name, rule.parts);
@@ -116,6 +126,11 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
   auto* const table = dynamic_cast<nn::Embedding*>(&module);
   if (auto* const dropout = dynamic_cast<nn::Dropout*>(&module); dropout && rule.split == TensorSplit::column)
     return dropouts_.push_back(dropout);
+  if (context_) return find_in_context(module, name, rule);
+  LOCKSTEP_CHECK(rule.split != TensorSplit::alike,
+                 "[TensorParallel] the plan has layer '{}' as alike on all ranks, which layers are that it leaves out; "
+                 "set context_parallel or leave the rule out",
+                 name);
   if (rule.split == TensorSplit::sequence) return find_by_tokens(module, name);
   auto* const attention = dynamic_cast<nn::MultiheadAttention*>(&module);
   const bool fits = rule.split == TensorSplit::vocabulary ? table != nullptr
@@ -174,12 +189,15 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
       heads = attention->heads();
       add("in_proj_weight", attention->in_proj_weight, 0, 3, "heads",
           [attention, three = by_column(3), one = by_column(1), own = heads / shards.group().world_size(),
-           rank = shards.group().rank()] { attention->set_projection(three, one, own, own * rank); });
+           rank = shards.group().rank(), lengths = tokens_ ? shards.group().world_size() : 1] {
+            attention->set_projection(three, one, own, own * rank, lengths);
+          });
       add("in_proj_bias", attention->in_proj_bias, 0, 3, "heads");
       by_row(attention->out_proj, "out_proj.weight");
       break;
     }
     case TensorSplit::sequence:
+    case TensorSplit::alike:
       break;  // above
   }
 }
@@ -266,6 +284,7 @@ std::int64_t TensorParallel::rows_of(const Tensor& weight) const {
 
 Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const {
   const std::int64_t classes = rows_of(weight);
+  if (context_) return cross_entropy_of_tokens(x, weight, target, *shards_);
   if (!tokens_)
     return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_,
                                              classes);
@@ -275,6 +294,7 @@ Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, cons
 }
 
 Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {
+  if (context_) return linear(gather_tokens(x, *shards_), weight);
   const Divided* const divided = divided_as(weight);
   LOCKSTEP_CHECK(divided,
                  "[TensorParallel] logits() got a weight {} that is none of the divided parameters; expected the table "

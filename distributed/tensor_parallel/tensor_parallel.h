@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
@@ -28,7 +29,9 @@ enum class TensorSplit : std::uint8_t {
   vocabulary,  ///< nn::Embedding by its rows: the result is whole everywhere
   heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows
   sequence,    ///< with sequence_parallel, nn::LayerNorm, RMSNorm and Dropout outside of divided layers: every rank
-               ///< computes its own tokens
+               ///< computes its own tokens; with context_parallel nn::Linear too
+  alike,       ///< with context_parallel a layer or parameter whose gradient all ranks compute alike: a table that is
+               ///< read before own_tokens(), a head behind all_tokens(), the weight that cross_entropy() is given
 };
 
 /// Which layers, and how.
@@ -50,6 +53,9 @@ struct TensorParallelOptions {
   /// Tokens are divided between the divided layers, so that norms, dropout and activations there are (Note [Token
   /// shards]).
   bool sequence_parallel = false;
+  /// Tokens are divided everywhere, and weights nowhere: for sequences that are too long for one rank (Note [Context
+  /// parallelism]). Not with sequence_parallel.
+  bool context_parallel = false;
 };
 
 /// Note [Tensor parallelism]
@@ -73,6 +79,20 @@ struct TensorParallelOptions {
 /// The plan then names the norms and the dropout there (TensorSplit::sequence), and the model passes what it begins
 /// with through own_tokens(), and through all_tokens() what it ends with, unless that goes to cross_entropy(). `tokens`
 /// must be a multiple of the shards.
+///
+/// Note [Context parallelism]
+/// With `context_parallel` every rank has all weights, and of each activation its own tokens, so that activations take
+/// a rank's share of their memory everywhere. What is computed a token at a time needs nothing of other tokens;
+/// attention does, and there ranks exchange their tokens of all heads for all tokens of their heads, and back (Jacobs
+/// et al., "DeepSpeed Ulysses", 2023). The plan is that of divided layers: a column layer leaves this rank's columns of
+/// all tokens, a row layer reads them, `heads` is an attention with both, all else that has parameters is `sequence`;
+/// what computes the same on every rank is `alike`, and a parameter that the plan leaves out is an Error. Gradients are
+/// added up by shards of tokens along the tree.
+///
+///   TensorParallel parallel(net, {{"blocks.*.attention", heads}, {"blocks.*.linear1", sequence},
+///                                 {"blocks.*.norm1", sequence}, …, {"table", alike}},
+///                           {.group = mesh.tensor(), .context_parallel = true});
+///   x = parallel.own_tokens(table(tokens)); … loss = parallel.cross_entropy(x, table.weight, targets);
 class TensorParallel {
  public:
   /// Of a module that all ranks of the group have alike; rank 0's values count. Throws Error, on all ranks and before
@@ -89,7 +109,8 @@ class TensorParallel {
   /// Mean cross-entropy of x * weight^T, x [N, width] whole, for a weight [classes / ranks, width] such as that of an
   /// embedding that is divided by its vocabulary; the logits are never whole. A weight that is no parameter of the plan
   /// has equally many rows on every rank. target [N], int64, whole. With
-  /// `sequence_parallel` x is [*, tokens / ranks, width], and target has as many as all tokens.
+  /// `sequence_parallel` x is [*, tokens / ranks, width], and target has as many as all tokens; with `context_parallel`
+  /// too, where the weight is whole.
   Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const;
   /// The logits of cross_entropy(), [*, classes] on every rank: to sample from, and for a loss of one's own. With
   /// `sequence_parallel` x is [*, tokens / ranks, width] and the logits are of all tokens.
@@ -98,7 +119,9 @@ class TensorParallel {
   Tensor own_tokens(const Tensor& x) const;
   /// The reverse: all tokens, for what all ranks compute alike from them.
   Tensor all_tokens(const Tensor& x) const;
-  bool sequence_parallel() const { return tokens_; }  ///< as the options had it
+  /// Whether a rank has its own tokens between divided layers: sequence_parallel or context_parallel.
+  bool divides_tokens() const { return tokens_; }
+  bool context_parallel() const { return context_; }  ///< as the options had it
   /// The module's parameters and buffers, each whole, under their names: what one process would have. A collective.
   std::vector<nn::NamedTensor> full_state() const;
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients. A collective; returns the norm. In lockstep
@@ -123,8 +146,11 @@ class TensorParallel {
  private:
   struct Divided;
 
+  static bool names(std::string_view pattern, std::string_view name);
   void find(nn::Module& module, const std::string& name, const TensorRule& rule);
   void find_by_tokens(nn::Module& module, const std::string& name);
+  void find_in_context(nn::Module& module, const std::string& name, const TensorRule& rule);
+  void check_all_are_named(const std::vector<TensorRule>& plan) const;
   void check(const Divided& divided) const;
   void divide(const Divided& divided) const;
   using Places = std::map<std::int64_t, nn::Dropout::Place>;
@@ -139,7 +165,7 @@ class TensorParallel {
   std::vector<std::int64_t> columns_;             // outputs of the layers before them
   std::vector<std::function<void()>> by_tokens_;  // have layers compute their own tokens
   std::unique_ptr<optim::detail::GradientsInParts> gradients_in_parts_;
-  const bool tokens_;
+  const bool tokens_, context_;
 };
 
 }  // namespace lockstep::distributed

@@ -204,12 +204,11 @@ TEST(MeshErrors, OfRanksThatDisagreeEndAll) {
 
 // Two forwards before their backwards, a forward without gradients between, a graph that is used twice.
 TEST(MeshModels, GraphsAreUsedInAnyOrder) {
-  for (const bool tokens : {false, true}) {
+  for (const Tokens tokens : {Tokens::all, Tokens::own_between_layers, Tokens::own, Tokens::own_or_columns}) {
     const auto gradients = [&](const ProcessGroupPtr& group) {
       Transformer model;
       set_weights(model);
-      const TensorParallel parallel(model, tokens ? plan_by_tokens() : kPlan,
-                                    {.group = group, .logical_shards = 2, .sequence_parallel = tokens});
+      const TensorParallel parallel(model, plan_of(tokens), options_of(tokens, group, 2));
       const Tensor first = loss_of(parallel, model, tokens_of(3, 1)),
                    second = loss_of(parallel, model, tokens_of(2, 2));
       {
@@ -246,6 +245,36 @@ TEST(MeshErrors, TokensThatDoNotDivideAreNamedOnAllRanks) {
                 }).find("layer 'up' is a lockstep::nn::Linear; a nn::LayerNorm, nn::RMSNorm or nn::Dropout"),
                 std::string::npos);
     });
+}
+
+TEST(MeshErrors, PlansWithoutDividedLayersNameEveryParameter) {
+  run_in(2, [](const ProcessGroupPtr& group) {
+    const auto message = [&](std::vector<TensorRule> plan, std::int64_t shards = 2) {
+      Transformer model;
+      return error_of([&] { TensorParallel(model, plan, options_of(Tokens::own, group, shards)); });
+    };
+    const std::vector<TensorRule> plan = plan_of(Tokens::own);
+    EXPECT_EQ(message(plan), "");
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      std::vector<TensorRule> shorter = plan;
+      shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(i));
+      const bool has_parameters = plan[i].layers.find("drop") == std::string::npos;
+      EXPECT_EQ(message(shorter).find("leaves out parameter '" + plan[i].layers + ".") != std::string::npos,
+                has_parameters)
+          << plan[i].layers;
+    }
+    EXPECT_NE(message(plan, 8).find("the 4 heads of 'attention' cannot be divided evenly into 8"), std::string::npos);
+    EXPECT_NE(message({{"table", TensorSplit::vocabulary}}).find("have 'table' as alike"), std::string::npos);
+    Transformer model;
+    EXPECT_NE(error_of([&] {
+                TensorParallel(model, {{"up", TensorSplit::alike}}, {.group = group});
+              }).find("set context_parallel"),
+              std::string::npos);
+    EXPECT_NE(error_of([&] {
+                TensorParallel(model, plan, {.group = group, .sequence_parallel = true, .context_parallel = true});
+              }).find("choose one"),
+              std::string::npos);
+  });
 }
 
 // --- gradients that are not finite -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ struct Training {
   DType dtype = kFloat32;
   std::int64_t accumulate = 1;
   int zero = 0;
-  bool tokens = false;  ///< sequence parallelism
+  Tokens tokens = Tokens::all;
   Sizes sizes = {};
   std::int64_t steps = kTensorSteps;
 };
@@ -42,9 +42,8 @@ Values train(const Training& training, const ProcessGroupPtr& group, const MeshS
   Transformer model(training.dropout, training.sizes);
   set_weights(model);
   model.to(training.dtype);
-  const TensorParallel parallel(
-      model, training.tokens ? plan_by_tokens() : kPlan,
-      {.group = mesh.tensor(), .logical_shards = training.shards, .sequence_parallel = training.tokens});
+  const TensorParallel parallel(model, plan_of(training.tokens),
+                                options_of(training.tokens, mesh.tensor(), training.shards));
   TrainingStep step(model, {.group = mesh.data(),
                             .logical_shards = training.shards,
                             .accumulate = training.accumulate,
@@ -130,11 +129,24 @@ const std::vector<Row>& table() {
        {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
       {"lockstep, sequence parallel on 8 meshes, AdamW, clipping, dropout",
        0.0,
-       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = true, .steps = lockstep_steps()},
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = Tokens::own_between_layers, .steps = lockstep_steps()},
        all},
       {"lockstep, sequence parallel, ZeRO-3 on 4 meshes, AdamW, clipping, dropout",
        0.0,
-       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .tokens = true, .steps = lockstep_steps()},
+       {.shards = 4,
+        .clip = 0.05,
+        .dropout = 0.1,
+        .zero = 3,
+        .tokens = Tokens::own_between_layers,
+        .steps = lockstep_steps()},
+       {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
+      {"lockstep, context parallel on 8 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = Tokens::own, .steps = lockstep_steps()},
+       all},
+      {"lockstep, context parallel, ZeRO-3 on 4 meshes, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .zero = 3, .tokens = Tokens::own, .steps = lockstep_steps()},
        {{.data = 2, .tensor = 2}, {.data = 3, .tensor = 2}, {.data = 2, .tensor = 4}, {.tensor = 4}}},
       {"lockstep, uneven sizes, ZeRO-3 on 3 meshes, AdamW, clipping, dropout",
        0.0,

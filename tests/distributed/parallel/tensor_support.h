@@ -61,11 +61,38 @@ inline std::vector<TensorRule> plan_by_tokens() {
   return plan;
 }
 
-/// The loss of a Transformer divided by either plan.
+/// Which ranks' tokens a rank computes.
+enum class Tokens : std::uint8_t {
+  all,
+  own_between_layers,  ///< sequence parallelism
+  own,                 ///< context parallelism: weights are whole
+  own_or_columns,      ///< the same with columns of all tokens between `up` and `down`
+};
+
+/// The plan for these. Attention alone exchanges tokens where weights are whole.
+inline std::vector<TensorRule> plan_of(Tokens tokens) {
+  if (tokens == Tokens::all) return kPlan;
+  if (tokens == Tokens::own_between_layers) return plan_by_tokens();
+  std::vector<TensorRule> plan = plan_by_tokens();
+  plan.front() = {"table", TensorSplit::alike};
+  if (tokens == Tokens::own)
+    for (TensorRule& rule : plan)
+      if (rule.split == TensorSplit::column || rule.split == TensorSplit::row) rule.split = TensorSplit::sequence;
+  return plan;
+}
+
+inline TensorParallelOptions options_of(Tokens tokens, const ProcessGroupPtr& group, std::int64_t shards) {
+  return {.group = group,
+          .logical_shards = shards,
+          .sequence_parallel = tokens == Tokens::own_between_layers,
+          .context_parallel = tokens == Tokens::own || tokens == Tokens::own_or_columns};
+}
+
+/// The loss of a Transformer divided by one of these plans.
 inline Tensor loss_of(const TensorParallel& parallel, Transformer& model, const data::Batch& batch) {
   const Tensor hidden = model.blocks(parallel.own_tokens(model.drop(model.table(batch.x))));
-  return parallel.cross_entropy(parallel.sequence_parallel() ? hidden : hidden.reshape({-1, kWidth}),
-                                model.table.weight, batch.y.reshape({-1}));
+  return parallel.cross_entropy(parallel.divides_tokens() ? hidden : hidden.reshape({-1, kWidth}), model.table.weight,
+                                batch.y.reshape({-1}));
 }
 
 inline data::Batch tokens_of(std::int64_t n, std::uint32_t seed, std::int64_t vocabulary = kVocabulary) {

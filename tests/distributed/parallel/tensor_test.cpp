@@ -24,7 +24,7 @@ struct Training {
   double clip = 0.0;
   double dropout = 0.0;
   DType dtype = kFloat32;
-  bool tokens = false;  ///< sequence parallelism
+  Tokens tokens = Tokens::all;
   Sizes sizes = {};
 };
 
@@ -33,9 +33,7 @@ Values train(const Training& training, const ProcessGroupPtr& group) {
   Transformer model(training.dropout, training.sizes);
   set_weights(model);
   model.to(training.dtype);
-  const TensorParallel parallel(
-      model, training.tokens ? plan_by_tokens() : kPlan,
-      {.group = group, .logical_shards = training.shards, .sequence_parallel = training.tokens});
+  const TensorParallel parallel(model, plan_of(training.tokens), options_of(training.tokens, group, training.shards));
   const auto optimizer = make_optimizer(training.adam, model.parameters());
   for (std::int64_t i = 0; i < kTensorSteps; ++i) {
     const RandomKeyGuard key(static_cast<std::uint64_t>(i), 0);
@@ -79,14 +77,34 @@ const std::vector<Row>& table() {
        0.0,
        {.shards = 4, .clip = 0.05, .dropout = 0.1},
        {1, 2, 4}},
-      {"sequence parallel, tensor 2, SGD, dropout", 1e-6, {.adam = false, .dropout = 0.1, .tokens = true}, {2}},
+      {"sequence parallel, tensor 2, SGD, dropout",
+       1e-6,
+       {.adam = false, .dropout = 0.1, .tokens = Tokens::own_between_layers},
+       {2}},
       {"sequence parallel, tensor 4, AdamW, clipping, dropout, float64",
        1e-9,
-       {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64, .tokens = true},
+       {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64, .tokens = Tokens::own_between_layers},
        {4}},
       {"sequence parallel, tensor shards on 1, 2, 4 ranks, AdamW, clipping, dropout",
        0.0,
-       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = true},
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = Tokens::own_between_layers},
+       {1, 2, 4}},
+      {"context parallel 2, SGD, dropout", 1e-6, {.adam = false, .dropout = 0.1, .tokens = Tokens::own}, {2}},
+      {"context parallel 4, AdamW, clipping, dropout, float64",
+       1e-9,
+       {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64, .tokens = Tokens::own, .sizes = kUneven},
+       {4}},
+      {"context parallel 2 and 4, columns between layers, AdamW, clipping, dropout, float64",
+       1e-9,
+       {.clip = 0.05, .dropout = 0.1, .dtype = kFloat64, .tokens = Tokens::own_or_columns},
+       {2, 4}},
+      {"context parallel, token shards on 1, 2, 4 ranks, AdamW, clipping, dropout",
+       0.0,
+       {.shards = 4, .clip = 0.05, .dropout = 0.1, .tokens = Tokens::own, .sizes = kUneven},
+       {1, 2, 4}},
+      {"context parallel, columns between layers, token shards on 1, 2, 4 ranks, SGD, dropout",
+       0.0,
+       {.shards = 4, .adam = false, .dropout = 0.1, .tokens = Tokens::own_or_columns},
        {1, 2, 4}},
       {"tensor 2 and 4, uneven sizes, AdamW, clipping, dropout, float64",
        1e-9,
@@ -98,7 +116,7 @@ const std::vector<Row>& table() {
        {1, 2, 4}},
       {"sequence parallel, tensor shards on 1, 2, 4 ranks, uneven sizes, SGD, dropout",
        0.0,
-       {.shards = 4, .adam = false, .dropout = 0.1, .tokens = true, .sizes = kUneven},
+       {.shards = 4, .adam = false, .dropout = 0.1, .tokens = Tokens::own_between_layers, .sizes = kUneven},
        {1, 2, 4}},
   };
   return rows;
