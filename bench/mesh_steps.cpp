@@ -50,21 +50,30 @@ struct Gpt : ls::nn::Module {
   }
 };
 
+/// What the ranks of `tensor` divide.
+enum class Divides { layers, layers_and_tokens, tokens };
+
 /// A model, divided, with its step.
 class Trainer {
  public:
   Trainer(const ls::distributed::ProcessGroupPtr& world, const ls::distributed::MeshSizes& sizes,
-          bool by_tokens = false, PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward)
+          Divides divides = Divides::layers, PipelineSchedule schedule = PipelineSchedule::one_forward_one_backward)
       : mesh_(world, sizes) {
     using enum ls::distributed::TensorSplit;
-    std::vector<ls::distributed::TensorRule> plan{
-        {"wte", vocabulary}, {"h.*.self_attn", heads}, {"h.*.linear1", column}, {"h.*.linear2", row}};
-    if (by_tokens)
+    const bool tokens = divides == Divides::tokens;
+    std::vector<ls::distributed::TensorRule> plan{{"wte", tokens ? alike : vocabulary},
+                                                  {"h.*.self_attn", heads},
+                                                  {"h.*.linear1", tokens ? sequence : column},
+                                                  {"h.*.linear2", tokens ? sequence : row}};
+    if (divides != Divides::layers)
       for (const char* norm : {"h.*.norm1", "h.*.norm2", "norm"})
         plan.push_back({norm, ls::distributed::TensorSplit::sequence});
     if (sizes.tensor > 1)
-      divided_.emplace(model_, plan,
-                       ls::distributed::TensorParallelOptions{.group = mesh_.tensor(), .sequence_parallel = by_tokens});
+      divided_.emplace(
+          model_, plan,
+          ls::distributed::TensorParallelOptions{.group = mesh_.tensor(),
+                                                 .sequence_parallel = divides == Divides::layers_and_tokens,
+                                                 .context_parallel = tokens});
     if (sizes.pipeline > 1)
       pipeline_.emplace(model_, model_.layers(),
                         ls::distributed::PipelineParallelOptions{
@@ -121,10 +130,12 @@ void measure(int rounds) {
       std::make_unique<Trainer>(ls::distributed::make_single_process_group(), ls::distributed::MeshSizes{});
   trainers["data"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.data = 2});
   trainers["pipeline"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.pipeline = 2});
-  trainers["zero_bubble"] =
-      std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.pipeline = 2}, false, PipelineSchedule::zero_bubble);
+  trainers["zero_bubble"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.pipeline = 2}, Divides::layers,
+                                                      PipelineSchedule::zero_bubble);
   trainers["tensor"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2});
-  trainers["sequence"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2}, true);
+  trainers["sequence"] =
+      std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2}, Divides::layers_and_tokens);
+  trainers["context"] = std::make_unique<Trainer>(world, ls::distributed::MeshSizes{.tensor = 2}, Divides::tokens);
   std::map<std::string, std::vector<double>> times;
   const ls::Tensor large = ls::zeros({kLarge}), small = ls::zeros({16});
   for (int round = -1; round < rounds; ++round) {
