@@ -60,11 +60,11 @@ Tensor MultiheadAttention::forward(Tensor x) {
 
 // Queries, keys or values of x, apart by heads.
 Tensor MultiheadAttention::project(const Tensor& x, std::int64_t part) const {
-  const std::int64_t outputs = in_proj_weight.size(0) / 3;  // of the heads here
+  const std::int64_t outputs = in_proj_weight.size(0) / 3;  // of the heads whose weights are here
   const Tensor weight = in_proj_weight.narrow(0, part * outputs, outputs);
   const Tensor bias = in_proj_bias.defined() ? in_proj_bias.narrow(0, part * outputs, outputs) : Tensor();
   const Tensor rows = project_one_ ? project_one_(x, weight, bias) : linear(x, weight, bias);
-  return rows.view({rows.size(0), rows.size(1), heads_, outputs / heads_}).transpose(1, 2);
+  return rows.view({rows.size(0), rows.size(1), heads_, rows.size(2) / heads_}).transpose(1, 2);
 }
 
 namespace {

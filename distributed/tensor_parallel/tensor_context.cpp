@@ -112,8 +112,8 @@ Tensor all_columns_of_own_tokens(const Tensor& x, const TensorShards& shards) {
   return exchanged(x, shards, 1, false);
 }
 
-Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& target,
-                               const TensorShards& shards) {
+Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& target, const TensorShards& shards,
+                               std::int64_t ignore_index) {
   check_tokens(x, "cross_entropy_of_tokens");
   const std::int64_t ranks = shards.group().world_size(), outer = outer_of(x), tokens = x.size(-2);
   LOCKSTEP_CHECK(target.defined() && target.dtype() == kInt64 && target.numel() == outer * tokens * ranks,
@@ -129,10 +129,10 @@ Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tens
                         const Tensor logits = linear(part, parameters[0]), labels = own.narrow(1, first, of_shard);
                         first += of_shard;
                         return cross_entropy(logits.reshape({outer * of_shard, -1}), labels.reshape({outer * of_shard}),
-                                             {.reduction = Reduction::none})
+                                             {.reduction = Reduction::none, .ignore_index = ignore_index})
                             .view({outer, of_shard, 1});
                       });
-  return mean(gather_tokens(losses, shards));
+  return sum(gather_tokens(losses, shards)) / sum(ne(target.detach(), ignore_index).to(losses.dtype()));
 }
 
 }  // namespace lockstep::distributed

@@ -37,10 +37,11 @@ Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, 
                                      std::int64_t rows = 0);
 
 /// Mean cross-entropy of logits [N, classes] of which this rank has logits [N, classes / ranks], such as
-/// column_parallel_linear() gives; target [N], int64, whole. The softmax is never whole on any rank. A target outside
-/// of the classes throws Error on the CPU and makes the loss NaN elsewhere.
+/// column_parallel_linear() gives; target [N], int64, whole, of which `ignore_index` counts for nothing. The softmax is
+/// never whole on any rank. Another target outside of the classes throws Error on the CPU and makes the loss NaN
+/// elsewhere.
 Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
-                                         std::int64_t classes = 0);
+                                         std::int64_t classes = 0, std::int64_t ignore_index = -100);
 
 // Where tokens are divided besides (Note [Token shards]).
 
@@ -72,7 +73,9 @@ Tensor own_columns_of_all_tokens(const Tensor& x, const TensorShards& shards, st
 /// columns].
 Tensor all_columns_of_own_tokens(const Tensor& x, const TensorShards& shards);
 /// Mean cross-entropy of x * weight^T, x [*, tokens / ranks, width] being this rank's tokens, weight [classes, width]
-/// and target [* x tokens], int64, whole on every rank. Each rank computes the logits of its own tokens.
-Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& target, const TensorShards& shards);
+/// and target [* x tokens], int64, whole on every rank. Each rank computes the logits of its own tokens. Targets that
+/// are `ignore_index` count for nothing.
+Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& target, const TensorShards& shards,
+                               std::int64_t ignore_index = -100);
 
 }  // namespace lockstep::distributed

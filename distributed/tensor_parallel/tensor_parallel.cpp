@@ -282,15 +282,20 @@ std::int64_t TensorParallel::rows_of(const Tensor& weight) const {
   return 0;
 }
 
-Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const {
+Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                                     std::int64_t ignore_index) const {
+  LOCKSTEP_CHECK(!tokens_ || (x.defined() && x.dim() >= 3),
+                 "[TensorParallel] cross_entropy() got x {}; where tokens are divided it takes [N, tokens / ranks, "
+                 "width], so that it knows which targets are this rank's",
+                 x.defined() ? to_string(x.sizes()) : "that is undefined");
+  if (context_) return cross_entropy_of_tokens(x, weight, target, *shards_, ignore_index);
   const std::int64_t classes = rows_of(weight);
-  if (context_) return cross_entropy_of_tokens(x, weight, target, *shards_);
   if (!tokens_)
-    return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_,
-                                             classes);
+    return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_, classes,
+                                             ignore_index);
   const Tensor logits = column_parallel_linear_of_tokens(x, weight, {}, *shards_);
   return vocabulary_parallel_cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), *shards_,
-                                           classes);
+                                           classes, ignore_index);
 }
 
 Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {

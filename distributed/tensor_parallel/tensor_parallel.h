@@ -108,10 +108,11 @@ class TensorParallel {
   const TensorShards& shards() const { return *shards_; }
   /// Mean cross-entropy of x * weight^T, x [N, width] whole, for a weight [classes / ranks, width] such as that of an
   /// embedding that is divided by its vocabulary; the logits are never whole. A weight that is no parameter of the plan
-  /// has equally many rows on every rank. target [N], int64, whole. With
-  /// `sequence_parallel` x is [*, tokens / ranks, width], and target has as many as all tokens; with `context_parallel`
-  /// too, where the weight is whole.
-  Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target) const;
+  /// has equally many rows on every rank. target [N], int64, whole; those that are `ignore_index` count for nothing.
+  /// With `sequence_parallel` x is [N, tokens / ranks, width], and target has as many as all tokens; with
+  /// `context_parallel` too, where the weight is whole.
+  Tensor cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                       std::int64_t ignore_index = -100) const;
   /// The logits of cross_entropy(), [*, classes] on every rank: to sample from, and for a loss of one's own. With
   /// `sequence_parallel` x is [*, tokens / ranks, width] and the logits are of all tokens.
   Tensor logits(const Tensor& x, const Tensor& weight) const;

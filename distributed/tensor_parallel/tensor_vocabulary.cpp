@@ -54,16 +54,25 @@ Tensor one_hot(const Tensor& places, const Tensor& like) {
   return eq(column(places), classes).to(like.dtype());
 }
 
+DType wide_of(const Tensor& values) {
+  return values.dtype() == kFloat64 ? kFloat64 : kFloat32;
+}
+
+/// How many targets count, as a tensor, so that no device is waited for.
+Tensor number_of(const Tensor& counts, const Tensor& logits) {
+  return sum(counts.to(wide_of(logits)));
+}
+
 class VocabularyParallelCrossEntropyBackward final : public Node {
  public:
   const char* name() const override { return "VocabularyParallelCrossEntropyBackward"; }
 
   TensorList apply(TensorList grads) override {
     if (!grads[0].defined()) return {Tensor()};
-    const Tensor &logits = saved(0), &largest = saved(1), &total = saved(2), &places = saved(3);
+    const Tensor &logits = saved(0), &largest = saved(1), &total = saved(2), &places = saved(3), &counts = saved(4);
     const Tensor shares = div(exp(sub(logits, column(largest))), column(total));
-    const Tensor factor = div(grads[0], static_cast<double>(logits.size(0)));
-    return {mul(sub(shares, one_hot(places, logits)), factor)};
+    const Tensor factor = div(grads[0].to(wide_of(logits)), number_of(counts, logits)).to(logits.dtype());
+    return {mul(sub(shares, one_hot(places, logits)), column(where(counts, factor, 0.0)))};
   }
 };
 
@@ -90,21 +99,24 @@ Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, 
 }
 
 Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
-                                         std::int64_t classes) {
+                                         std::int64_t classes, std::int64_t ignore_index) {
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full(
-        [&](const Tensor& l) { return vocabulary_parallel_cross_entropy(l, target, shards, classes); }, logits);
+        [&](const Tensor& l) { return vocabulary_parallel_cross_entropy(l, target, shards, classes, ignore_index); },
+        logits);
   LOCKSTEP_CHECK(logits.defined() && logits.dim() == 2 && logits.is_floating_point() && target.defined() &&
                      target.dtype() == kInt64 && target.sizes() == Shape({logits.size(0)}),
                  "[vocabulary_parallel_cross_entropy] expected logits [N, classes] and an int64 target [N]");
   const std::int64_t own = logits.size(1),
                      all = shards.size_of_whole(own, classes, "vocabulary_parallel_cross_entropy");
   const DividedSize runs = shards.own_runs(own, "vocabulary_parallel_cross_entropy");
-  Tensor out, largest, total, places;
+  Tensor out, largest, total, places, counts;
   const Tensor values = as_contiguous(logits.detach());
   {
     const NoGradGuard values_only;
-    const Tensor outside = outside_of(target, all, "[vocabulary_parallel_cross_entropy] a target", "classes");
+    counts = ne(target, ignore_index);
+    const Tensor outside =
+        outside_of(mul(target, counts.to(kInt64)), all, "[vocabulary_parallel_cross_entropy] a target", "classes");
     largest = copy_contiguous(max(values, {1}));
     shards.max(largest);
     std::vector<Tensor> sums;
@@ -122,10 +134,10 @@ Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& tar
     const Tensor picked = shards.sum_of_one(copy_contiguous(where(is_here, found, 0.0)));
     Tensor losses = sub(add(log(total), largest), picked);
     losses = where(gt(outside, 0.0), std::numeric_limits<double>::quiet_NaN(), losses);
-    out = mean(losses);
+    out = div(sum(where(counts, losses, 0.0).to(wide_of(values))), number_of(counts, values)).to(values.dtype());
   }
   if (auto* node = record<VocabularyParallelCrossEntropyBackward>(out, {&logits}))
-    node->save(values, largest, total, places);
+    node->save(values, largest, total, places, counts);
   return out;
 }
 

@@ -267,9 +267,9 @@ TEST(TensorLinear, OutputsMayBeGathered) {
 }
 
 TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
-  for (const std::int64_t all : {12, 13}) {
+  for (const auto& [all, fourth] : {std::pair<std::int64_t, std::int64_t>{12, 6}, {13, 6}, {13, -100}}) {
     const Tensor logits = make_input({6, all}, 4, kFloat32, -30.0, 30.0);
-    const Tensor target = tensor(std::vector<std::int64_t>{0, all - 1, 5, 6, 3, 3});
+    const Tensor target = tensor(std::vector<std::int64_t>{0, all - 1, 5, fourth, 3, 3});
     const Tensor undivided = copy_contiguous(logits);
     undivided.set_requires_grad(true);
     const Tensor expected = cross_entropy(undivided, target);
@@ -277,7 +277,7 @@ TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
     std::vector<double> first;  // of lockstep mode
     for (const int world : {1, 2, 4})
       for (const std::int64_t logical : {0, 4})
-        run_in(world, [&](const ProcessGroupPtr& group) {
+        run_in(world, [&, all = all](const ProcessGroupPtr& group) {
           const TensorShards shards(group, logical);
           const auto [begin, classes] = shards.run_of(all, group->rank());
           const Tensor own = copy_contiguous(logits.as_strided({6, classes}, {all, 1}, begin));
@@ -301,7 +301,7 @@ TEST(TensorVocabulary, LossesAreThoseOfTheWholeSoftmax) {
             first = {loss.item<double>()};
             first.insert(first.end(), grad.begin(), grad.end());
           }
-          for (const std::int64_t wrong : {std::int64_t{-1}, all, std::int64_t{-100}}) {
+          for (const std::int64_t wrong : {std::int64_t{-1}, all, std::int64_t{-101}}) {
             const Tensor index = tensor(std::vector<std::int64_t>(6, wrong));
             EXPECT_NE(error_of([&] {
                         vocabulary_parallel_cross_entropy(own, index, shards);

@@ -1,4 +1,4 @@
-// Attention whose heads are divided over ranks, and tokens with them.
+// What ranks compute of tokens that are divided over them: attention by heads, and losses.
 
 #include "lockstep/autograd/ops.h"
 #include "tests/distributed/parallel/tensor_support.h"
@@ -50,6 +50,45 @@ TEST(TensorAttention, MasksAreOfAllTokens) {
           expect_near({parallel.whole_of(own[p], own[p].grad()).to_vector<double>()},
                       {reference[p].grad().to_vector<double>()});
       });
+}
+
+// Targets that count for nothing lie on any rank, and leave one without any.
+TEST(TensorTokens, SomeMayBeIgnored) {
+  data::Batch batch = tokens_of(3, 5);
+  const Tensor positions = arange(3 * kLength).view({3, kLength});
+  batch.y = where(positions % 3 == 1, batch.y, full({3, kLength}, -100, kInt64));
+  batch.y.narrow(1, 0, 2).fill_(-100);
+  const auto run = [&](const ProcessGroupPtr& group, Tokens tokens, std::int64_t shards) {
+    Transformer model;
+    set_weights(model);
+    const TensorParallel parallel(model, plan_of(tokens), options_of(tokens, group, shards));
+    const Tensor loss = loss_of(parallel, model, batch);
+    loss.backward();
+    Values found{loss.to_vector<double>()};
+    for (const Tensor& p : model.parameters()) found.push_back(parallel.whole_of(p, p.grad()).to_vector<double>());
+    return found;
+  };
+  Transformer model;
+  set_weights(model);
+  const Tensor loss = cross_entropy(linear(model.hidden(batch.x), model.table.weight), batch.y.reshape({-1}));
+  loss.backward();
+  Values alone{loss.to_vector<double>()};
+  for (const Tensor& p : model.parameters()) alone.push_back(p.grad().to_vector<double>());
+  for (const Tokens tokens : {Tokens::all, Tokens::own_between_layers, Tokens::own, Tokens::own_or_columns}) {
+    const Values one = run(make_single_process_group(), tokens, 4);
+    expect_near(one, alone);
+    for (const int world : {2, 4})
+      run_in(world, [&](const ProcessGroupPtr& group) {
+        EXPECT_EQ(largest_difference(run(group, tokens, 4), one), 0.0) << world;
+      });
+  }
+  run_in(2, [&](const ProcessGroupPtr& group) {
+    const TensorParallel parallel(model, plan_of(Tokens::own), options_of(Tokens::own, group, 0));
+    EXPECT_NE(lockstep::testing::error_of([&] {
+                parallel.cross_entropy(zeros({12, kWidth}), model.table.weight, batch.y);
+              }).find("it takes [N, tokens / ranks, width]"),
+              std::string::npos);
+  });
 }
 
 }  // namespace
