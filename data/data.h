@@ -2,6 +2,7 @@
 
 // Everything in data/.
 
+#include "lockstep/data/cifar.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/image.h"
