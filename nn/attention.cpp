@@ -77,6 +77,8 @@ Tensor mask_of(const AttentionMasks& masks, std::int64_t heads, std::int64_t fir
   if (mask.defined()) {
     if (mask.dim() == 3 && mask.size(0) == n * all_heads)
       mask = mask.view({n, all_heads, mask.size(1), mask.size(2)}).narrow(1, first, heads);
+    else if (mask.dim() >= 3 && mask.dim() <= 4 && mask.size(-3) == all_heads && heads != all_heads)
+      mask = mask.narrow(-3, first, heads);  // one for each head, for all samples or each
     LOCKSTEP_CHECK(mask.dim() >= 2 && mask.size(-1) == s && (mask.size(-2) == l || mask.size(-2) == 1),
                    "[nn::MultiheadAttention] expected an attn_mask of sizes [{}, {}] or [{}, {}, {}], found {}", l, s,
                    n * all_heads, l, s, to_string(masks.attn_mask.sizes()));

@@ -201,4 +201,8 @@ class ParameterDict : public Module {
 /// training mode, which throws Error in backward().
 Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function = {});
 
+/// The same of any function of several tensors, which alone are kept, and to which alone gradients go: what `function`
+/// reads besides must take none. An undefined input stays so.
+Tensor recompute(const std::vector<Tensor>& inputs, std::function<Tensor(const std::vector<Tensor>&)> function);
+
 }  // namespace lockstep::nn

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -68,7 +69,64 @@ struct RecomputeBackward final : Node {
   }
 };
 
+struct RecomputeFunctionBackward final : Node {
+  std::function<Tensor(const std::vector<Tensor>&)> function;
+  std::size_t count = 0;  // of inputs
+  RandomPosition random;
+  autocast::Settings autocasting;
+
+  const char* name() const override { return "RecomputeFunctionBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result(count);
+    if (!grads[0].defined()) return result;
+    std::vector<Tensor> inputs, wanted;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < count; ++i) {
+      inputs.push_back(saved(i).defined() ? saved(i).detach() : Tensor());
+      if (!needs_grad(i)) continue;
+      inputs.back().set_requires_grad(true);
+      wanted.push_back(inputs.back());
+      places.push_back(i);
+    }
+    Tensor out;
+    {
+      const EnableGradGuard recording;
+      const RandomPositionGuard keys(random);
+      const autocast::Resume types(autocasting);
+      const StatisticsKept counted;
+      out = function(inputs);
+    }
+    if (!out.requires_grad()) return result;
+    std::vector<Tensor> found = Engine::gradients({&out, 1}, {&grads[0], 1}, wanted, false, false);
+    for (std::size_t i = 0; i < places.size(); ++i) result[places[i]] = std::move(found[i]);
+    return result;
+  }
+};
+
 }  // namespace
+
+Tensor recompute(const std::vector<Tensor>& inputs, std::function<Tensor(const std::vector<Tensor>&)> function) {
+  const auto takes_gradient = [](const Tensor& each) { return each.defined() && each.requires_grad(); };
+  if (!GradMode::enabled() || std::ranges::none_of(inputs, takes_gradient)) return function(inputs);
+  const RandomPosition random = random_position();
+  const autocast::Settings autocasting;
+  Tensor out;
+  {
+    const NoGradGuard values_only;
+    out = function(inputs).detach();
+  }
+  std::vector<const Tensor*> sources;
+  for (const Tensor& each : inputs) sources.push_back(&each);
+  const Tensor* outputs[] = {&out};
+  auto* node = record_many<RecomputeFunctionBackward>(outputs, sources);
+  if (!node) return out;  // of an integer type
+  for (const Tensor& each : inputs) node->save(each);
+  node->function = std::move(function);
+  node->count = inputs.size();
+  node->random = random;
+  node->autocasting = autocasting;
+  return out;
+}
 
 Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function) {
   if (!function) function = [&module](const Tensor& input) { return module(input); };

@@ -104,7 +104,7 @@ std::vector<distributed::TensorRule> Gpt2::tensor_plan(std::int64_t shards, Divi
                                             {"h.*.mlp.c_fc", everywhere ? sequence : column},
                                             {"h.*.mlp.c_proj", everywhere ? sequence : row}};
   if (everywhere) {
-    plan.insert(plan.end(), {{"wte", alike}, {"wpe", alike}});
+    plan.insert(plan.end(), {{"wte", alike}, {"wpe", alike}, {"drop", alike}});
     if (lm_head_weight.defined()) plan.push_back({"lm_head", alike});
   } else if (divides_table(shards)) {
     plan.push_back({"wte", vocabulary});

@@ -111,7 +111,7 @@ void check(const Options& o, const training::WorkerOptions& workers, training::R
                   {"tensor_shards", fmt::format("{}{}", workers.tensor_shards,
                                                 workers.tensor_shards == 0 ? ""
                                                 : o.mesh.sequence_parallel ? " by tokens"
-                                                : o.mesh.context_parallel  ? " of tokens"
+                                                : o.mesh.context_parallel  ? " with --context-parallel"
                                                                            : "")}};
 }
 

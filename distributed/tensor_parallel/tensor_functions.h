@@ -43,6 +43,16 @@ Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, 
 Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
                                          std::int64_t classes = 0, std::int64_t ignore_index = -100);
 
+/// Logits of a shard beyond so many are not kept, but computed again in backward, a piece at a time.
+constexpr std::int64_t kLogitsAtOnce = std::int64_t{1} << 25;
+
+/// vocabulary_parallel_cross_entropy() of column_parallel_linear(x, weight), x [N, width] whole.
+Tensor vocabulary_parallel_head_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                                              const TensorShards& shards, std::int64_t classes,
+                                              std::int64_t ignore_index);
+/// The sum of `losses` over the number of targets that are not `ignore_index`.
+Tensor mean_of_counted(const Tensor& losses, const Tensor& target, std::int64_t ignore_index);
+
 // Where tokens are divided besides (Note [Token shards]).
 
 /// column_parallel_linear() of x [*, tokens / ranks, in], of which each rank has its own tokens; y [*, tokens, out /
@@ -60,6 +70,9 @@ Tensor gather_tokens(const Tensor& x, const TensorShards& shards);
 /// such as layer_norm: their gradients are summed over the shards of tokens. Undefined parameters are left out.
 Tensor apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters, const TensorShards& shards,
                        const std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>& compute);
+/// The same where the ranks have runs of x along dimension `dim`, such as heads.
+Tensor apply_to_runs(const Tensor& x, int dim, const std::vector<Tensor>& parameters, const TensorShards& shards,
+                     const std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>& compute);
 
 // Where weights are whole on every rank, and tokens alone are divided (Note [Context parallelism]).
 

@@ -1,7 +1,6 @@
 #include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <string_view>
 #include <utility>
@@ -11,25 +10,15 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/tensor_parallel/alike_gradients.h"
+#include "lockstep/distributed/tensor_parallel/tensor_divided.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
-#include "lockstep/distributed/tensor_parallel/tensor_parts.h"
 #include "lockstep/nn/linear.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
 #include "lockstep/nn/transformer.h"
 
 namespace lockstep::distributed {
-
-/// A parameter that is divided.
-struct TensorParallel::Divided {
-  std::string name;
-  Tensor parameter;
-  TensorDivision division;
-  const char* what = "";      ///< outputs, inputs or rows, for messages
-  std::int64_t heads = 0;     ///< of which each shard has as many, where they must not be cut
-  std::function<void()> set;  ///< has the layer compute with its part
-};
-
 namespace {
 
 const char* kind_of(TensorSplit split) {
@@ -62,17 +51,15 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   shards_ = std::make_unique<TensorShards>(options.group ? options.group : make_single_process_group(),
                                            options.logical_shards);
   for (const TensorRule& rule : plan) {
-    const auto found = [this] { return divided_.size() + dropouts_.size() + by_tokens_.size(); };
+    const auto found = [this] { return divided_.size() + dropouts_.size() + by_function_.size(); };
     const std::size_t before = found();
     find(module, {}, rule);
-    const auto is_parameter = [&](const nn::NamedTensor& each) { return names(rule.layers, each.name); };
-    if (rule.split == TensorSplit::alike && std::ranges::any_of(module.named_parameters(), is_parameter)) continue;
-    LOCKSTEP_CHECK(found() > before,
+    LOCKSTEP_CHECK(find_parameters(rule) || found() > before,
                    "[TensorParallel] no layer of the model is called '{}'; look at the names "
                    "that named_children() has",
                    rule.layers);
   }
-  if (context_) check_all_are_named(plan);
+  if (context_) check_all_are_named();
   for (const Divided& divided : divided_) check(divided);
   const Places places = dropouts_.empty() ? Places() : places_of_columns();
   const NoGradGuard values_only;
@@ -82,7 +69,7 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
                                    : tokens_ ? ", tokens too"
                                              : "");
     for (const TensorRule& rule : plan)
-      text += fmt::format(" {} {}/{}{}", rule.layers, static_cast<int>(rule.split), rule.parts,
+      text += fmt::format(" {} {}/{}/{}{}", rule.layers, static_cast<int>(rule.split), rule.parts, rule.dim,
                           rule.gathers ? ", whole" : "");
     for (const std::string& theirs : group.all_gather_object(text))
       LOCKSTEP_CHECK(theirs == text,
@@ -95,7 +82,7 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
     }
   }
   for (const Divided& divided : divided_) divide(divided);
-  for (const auto& set : by_tokens_) set();
+  for (const auto& set : by_function_) set();
   const int ranks = shards_->group().world_size();
   if (ranks == 1) return;
   for (nn::Dropout* each : dropouts_)
@@ -110,6 +97,10 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
       fmt::format("is this rank's part of a layer that {} ranks hold together, and so is its gradient; call "
                   "clip_grad_norm() of the TensorParallel, or of the MeshModel where the model is divided further",
                   ranks));
+  std::vector<nn::NamedTensor> whole;
+  for (const nn::NamedTensor& each : module.named_parameters())
+    if (!divided_as(each.tensor)) whole.push_back(each);
+  alike_gradients_ = std::make_unique<AlikeGradients>(std::move(whole), shards_->group_pointer());
 }
 
 TensorParallel::~TensorParallel() = default;
@@ -124,8 +115,11 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
   const TensorShards& shards = *shards_;
   auto* const linear = dynamic_cast<nn::Linear*>(&module);
   auto* const table = dynamic_cast<nn::Embedding*>(&module);
-  if (auto* const dropout = dynamic_cast<nn::Dropout*>(&module); dropout && rule.split == TensorSplit::column)
+  if (auto* const dropout = dynamic_cast<nn::Dropout*>(&module); dropout && rule.split == TensorSplit::column) {
+    take(module, name);
     return dropouts_.push_back(dropout);
+  }
+  if (rule.split == TensorSplit::heads && find_norm(module, name, rule.dim)) return;
   if (context_) return find_in_context(module, name, rule);
   LOCKSTEP_CHECK(rule.split != TensorSplit::alike,
                  "[TensorParallel] the plan has layer '{}' as alike on all ranks, which layers are that it leaves out; "
@@ -202,32 +196,6 @@ void TensorParallel::find(nn::Module& module, const std::string& name, const Ten
   }
 }
 
-void TensorParallel::find_by_tokens(nn::Module& module, const std::string& name) {
-  LOCKSTEP_CHECK(tokens_, "[TensorParallel] the plan has layer '{}' compute its own tokens; set sequence_parallel",
-                 name);
-  const TensorShards& shards = *shards_;
-  const auto set_norm = [&](auto& norm) {
-    by_tokens_.push_back([&norm, &shards] {
-      norm.set_function(
-          [&shards](const nn::NormFunction& compute, const Tensor& x, const Tensor& weight, const Tensor& bias) {
-            return apply_to_tokens(x, {weight, bias}, shards,
-                                   [&](const Tensor& own, const std::vector<Tensor>& parameters) {
-                                     return compute(own, parameters[0], parameters[1]);
-                                   });
-          });
-    });
-  };
-  if (auto* const layer_norm = dynamic_cast<nn::LayerNorm*>(&module)) return set_norm(*layer_norm);
-  if (auto* const rms_norm = dynamic_cast<nn::RMSNorm*>(&module)) return set_norm(*rms_norm);
-  auto* const dropout = dynamic_cast<nn::Dropout*>(&module);
-  LOCKSTEP_CHECK(dropout,
-                 "[TensorParallel] layer '{}' is a {}; a nn::LayerNorm, nn::RMSNorm or nn::Dropout computes its own "
-                 "tokens",
-                 name, module.type_name());
-  by_tokens_.push_back(
-      [dropout, &shards] { dropout->set_part(-2, shards.group().rank(), shards.group().world_size()); });
-}
-
 void TensorParallel::check(const Divided& divided) const {
   LOCKSTEP_CHECK(divided.heads % shards_->count() == 0,
                  "[TensorParallel] the {} heads of '{}' cannot be divided evenly into {} tensor shards", divided.heads,
@@ -264,12 +232,6 @@ TensorParallel::Places TensorParallel::places_of_columns() const {
   return places;
 }
 
-const TensorParallel::Divided* TensorParallel::divided_as(const Tensor& parameter) const {
-  for (const Divided& divided : divided_)
-    if (divided.parameter.is_same(parameter)) return &divided;
-  return nullptr;
-}
-
 /// Of how many rows in all `weight` has this rank's, for a head; 0: it is no parameter of the plan, and divided evenly.
 std::int64_t TensorParallel::rows_of(const Tensor& weight) const {
   if (const Divided* const divided = divided_as(weight)) return divided->division.size;
@@ -289,13 +251,12 @@ Tensor TensorParallel::cross_entropy(const Tensor& x, const Tensor& weight, cons
                  "width], so that it knows which targets are this rank's",
                  x.defined() ? to_string(x.sizes()) : "that is undefined");
   if (context_) return cross_entropy_of_tokens(x, weight, target, *shards_, ignore_index);
-  const std::int64_t classes = rows_of(weight);
-  if (!tokens_)
-    return vocabulary_parallel_cross_entropy(column_parallel_linear(x, weight, {}, *shards_), target, *shards_, classes,
-                                             ignore_index);
+  const std::int64_t classes = rows_of(weight), all = shards_->size_of_whole(weight.size(0), classes, "cross_entropy");
+  if (!tokens_ || target.numel() * shards_->divided(all).run(0).size > kLogitsAtOnce)
+    return vocabulary_parallel_head_cross_entropy(tokens_ ? gather_tokens(x, *shards_).flatten(0, -2) : x, weight,
+                                                  tokens_ ? target.flatten() : target, *shards_, classes, ignore_index);
   const Tensor logits = column_parallel_linear_of_tokens(x, weight, {}, *shards_);
-  return vocabulary_parallel_cross_entropy(logits.reshape({-1, logits.size(-1)}), target.reshape({-1}), *shards_,
-                                           classes, ignore_index);
+  return vocabulary_parallel_cross_entropy(logits.flatten(0, -2), target.flatten(), *shards_, classes, ignore_index);
 }
 
 Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {
@@ -310,6 +271,9 @@ Tensor TensorParallel::logits(const Tensor& x, const Tensor& weight) const {
 }
 
 Tensor TensorParallel::own_tokens(const Tensor& x) const {
+  LOCKSTEP_CHECK(x.defined() && x.is_floating_point(),
+                 "[TensorParallel] own_tokens() takes activations [*, tokens, width], found {}; look tokens up first",
+                 x.defined() ? fmt::format("{} {}", name(x.dtype()), to_string(x.sizes())) : "an undefined tensor");
   return tokens_ ? scatter_tokens(x, *shards_) : x;
 }
 
@@ -317,84 +281,9 @@ Tensor TensorParallel::all_tokens(const Tensor& x) const {
   return tokens_ ? gather_tokens(x, *shards_) : x;
 }
 
-std::vector<nn::NamedTensor> TensorParallel::full_state() const {
-  const NoGradGuard values_only;
-  std::vector<nn::NamedTensor> state;
-  for (const nn::NamedTensor& each : module_.state()) {
-    const Divided* const divided = divided_as(each.tensor);
-    state.push_back(
-        {each.name, divided ? divided->division.whole(each.tensor, *shards_) : copy_contiguous(each.tensor.detach())});
-  }
-  return state;
-}
-
-Tensor TensorParallel::whole_of(const Tensor& parameter, const Tensor& own) const {
-  const Divided* const divided = divided_as(parameter);
-  return divided && own.defined() ? divided->division.whole(own, *shards_) : own;
-}
-
-Tensor TensorParallel::part_of(const Tensor& parameter, const Tensor& whole) const {
-  const Divided* const divided = divided_as(parameter);
-  return divided && whole.defined() ? divided->division.own_part(whole, *shards_) : whole;
-}
-
-std::vector<double> TensorParallel::gradient_squares(const std::vector<Tensor>& parameters,
-                                                     const VisitGradients& visit) const {
-  const NoGradGuard values_only;
-  const auto square_of = [](const Tensor& values) {
-    const Tensor wide = cast_values(as_contiguous(values.detach()), kFloat64);
-    return lockstep::sum(mul(wide, wide)).item<double>();
-  };
-  constexpr std::size_t kWhole = static_cast<std::size_t>(-1);
-  std::vector<std::size_t> places;  // among the divided ones
-  std::size_t count = 0;
-  for (const Tensor& parameter : parameters) places.push_back(divided_as(parameter) ? count++ : kWhole);
-  std::vector<std::vector<double>> by_shards(static_cast<std::size_t>(shards_->mine().size()));
-  for (std::vector<double>& shard : by_shards) shard.resize(count);
-  std::vector<double> squares(parameters.size(), 0.0);
-  const auto take = [&](const Tensor& parameter, const Tensor& grad) {
-    const auto found = std::ranges::find_if(parameters, [&](const Tensor& each) { return each.is_same(parameter); });
-    if (found == parameters.end() || !grad.defined()) return;
-    const auto p = static_cast<std::size_t>(found - parameters.begin());
-    const Divided* const divided = divided_as(parameter);
-    if (!divided) {
-      squares[p] = square_of(grad);
-      return;
-    }
-    const std::vector<Tensor> shards = divided->division.by_shard(grad, *shards_);
-    for (std::size_t s = 0; s < by_shards.size(); ++s) by_shards[s][places[p]] = square_of(shards[s]);
-  };
-  if (visit)
-    visit(take);
-  else
-    for (const Tensor& parameter : parameters) take(parameter, parameter.grad());
-  if (count == 0) return squares;
-  std::vector<Tensor> parts;
-  for (const std::vector<double>& shard : by_shards) parts.push_back(tensor(shard));
-  const std::vector<double> sums = shards_->sum(std::move(parts)).to_vector<double>();
-  for (std::size_t p = 0; p < parameters.size(); ++p)
-    if (places[p] != kWhole) squares[p] = sums[places[p]];
-  return squares;
-}
-
-double TensorParallel::sum_of_squares(const std::vector<Tensor>& parameters, const std::vector<double>& squares) const {
-  double sum = 0.0;
-  for (const bool of_divided : {false, true})
-    for (std::size_t p = 0; p < parameters.size(); ++p)
-      if ((divided_as(parameters[p]) != nullptr) == of_divided) sum += squares[p];
-  return sum;
-}
-
-double TensorParallel::clip_grad_norm(double max_norm) const {
-  LOCKSTEP_CHECK(max_norm >= 0.0, "[TensorParallel] expected max_norm >= 0, found {}", max_norm);
-  const NoGradGuard values_only;
-  const std::vector<Tensor> parameters = module_.parameters();
-  const double norm = std::sqrt(sum_of_squares(parameters, gradient_squares(parameters)));
-  const double factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1.0))
-    for (const Tensor& parameter : parameters)
-      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
-  return norm;
+Tensor TensorParallel::apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters,
+                                       const TokenFunction& compute) const {
+  return tokens_ ? distributed::apply_to_tokens(x, parameters, *shards_, compute) : compute(x, parameters);
 }
 
 }  // namespace lockstep::distributed

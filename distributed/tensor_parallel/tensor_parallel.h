@@ -19,6 +19,7 @@ class GradientsInParts;
 
 namespace lockstep::distributed {
 
+class AlikeGradients;
 class TensorShards;
 
 /// How a layer is divided over the ranks that hold it together.
@@ -27,9 +28,11 @@ enum class TensorSplit : std::uint8_t {
                ///< behind it, which drops what it would of the whole
   row,         ///< nn::Linear by its inputs, which a column layer before it has left: the result is whole everywhere
   vocabulary,  ///< nn::Embedding by its rows: the result is whole everywhere
-  heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows
+  heads,       ///< nn::MultiheadAttention by heads: its in_proj by columns, its out_proj by rows; nn::LayerNorm or
+               ///< RMSNorm of each head, between a column and a row layer, which reads this rank's heads
   sequence,    ///< with sequence_parallel, nn::LayerNorm, RMSNorm and Dropout outside of divided layers: every rank
-               ///< computes its own tokens; with context_parallel nn::Linear too
+               ///< computes its own tokens; with context_parallel nn::Linear too, and a parameter of the model's own
+               ///< that it uses by apply_to_tokens()
   alike,       ///< with context_parallel a layer or parameter whose gradient all ranks compute alike: a table that is
                ///< read before own_tokens(), a head behind all_tokens(), the weight that cross_entropy() is given
 };
@@ -42,6 +45,9 @@ struct TensorRule {
   /// A column layer gives its outputs whole on every rank, where no row layer reads them: a head, whose logits the
   /// model goes on with (PyTorch's output_layouts=Replicate()). Not with several parts.
   bool gathers = false;
+  /// Of a norm of each head: the dimension of x along which the heads lie, [N, tokens, heads, width of a head] by
+  /// default; -3 for [N, heads, tokens, width of a head].
+  int dim = -2;
 };
 
 /// Options of TensorParallel.
@@ -80,14 +86,18 @@ struct TensorParallelOptions {
 /// with through own_tokens(), and through all_tokens() what it ends with, unless that goes to cross_entropy(). `tokens`
 /// must be a multiple of the shards.
 ///
+/// Parameters that are not divided have one gradient on all ranks. In the first backward passes on CPUs this is
+/// checked: an Error names the first parameter for which it does not hold, as where a plan forgets a layer, or where
+/// ranks are given other samples or seeds.
+///
 /// Note [Context parallelism]
 /// With `context_parallel` every rank has all weights, and of each activation its own tokens, so that activations take
 /// a rank's share of their memory everywhere. What is computed a token at a time needs nothing of other tokens;
 /// attention does, and there ranks exchange their tokens of all heads for all tokens of their heads, and back (Jacobs
 /// et al., "DeepSpeed Ulysses", 2023). The plan is that of divided layers: a column layer leaves this rank's columns of
 /// all tokens, a row layer reads them, `heads` is an attention with both, all else that has parameters is `sequence`;
-/// what computes the same on every rank is `alike`, and a parameter that the plan leaves out is an Error. Gradients are
-/// added up by shards of tokens along the tree.
+/// what computes the same on every rank is `alike`, and a parameter or dropout that the plan leaves out is an Error.
+/// Gradients are added up by shards of tokens along the tree.
 ///
 ///   TensorParallel parallel(net, {{"blocks.*.attention", heads}, {"blocks.*.linear1", sequence},
 ///                                 {"blocks.*.norm1", sequence}, …, {"table", alike}},
@@ -104,8 +114,7 @@ class TensorParallel {
   TensorParallel(const TensorParallel&) = delete;
   TensorParallel& operator=(const TensorParallel&) = delete;
 
-  /// What vocabulary_parallel_cross_entropy() and other functions (tensor_functions.h) take.
-  const TensorShards& shards() const { return *shards_; }
+  const TensorShards& shards() const { return *shards_; }  ///< what is divided; internal
   /// Mean cross-entropy of x * weight^T, x [N, width] whole, for a weight [classes / ranks, width] such as that of an
   /// embedding that is divided by its vocabulary; the logits are never whole. A weight that is no parameter of the plan
   /// has equally many rows on every rank. target [N], int64, whole; those that are `ignore_index` count for nothing.
@@ -120,6 +129,12 @@ class TensorParallel {
   Tensor own_tokens(const Tensor& x) const;
   /// The reverse: all tokens, for what all ranks compute alike from them.
   Tensor all_tokens(const Tensor& x) const;
+  /// What makes a tensor of x and parameters.
+  using TokenFunction = std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>;
+  /// What `compute` makes, a token at a time, of this rank's tokens x [*, tokens / ranks, width] and parameters that
+  /// are no layer's: `x + gamma * y` is `apply_to_tokens(y, {gamma}, [](auto& own, auto& p) { return own * p[0]; })`
+  /// added to x. Their gradients are summed over all tokens. Where tokens are not divided, compute(x, parameters).
+  Tensor apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters, const TokenFunction& compute) const;
   /// Whether a rank has its own tokens between divided layers: sequence_parallel or context_parallel.
   bool divides_tokens() const { return tokens_; }
   bool context_parallel() const { return context_; }  ///< as the options had it
@@ -149,9 +164,12 @@ class TensorParallel {
 
   static bool names(std::string_view pattern, std::string_view name);
   void find(nn::Module& module, const std::string& name, const TensorRule& rule);
+  bool find_parameters(const TensorRule& rule);
+  bool find_norm(nn::Module& module, const std::string& name, int dim);
   void find_by_tokens(nn::Module& module, const std::string& name);
   void find_in_context(nn::Module& module, const std::string& name, const TensorRule& rule);
-  void check_all_are_named(const std::vector<TensorRule>& plan) const;
+  void take(const nn::Module& module, const std::string& name, const std::vector<Tensor>& parameters = {});
+  void check_all_are_named() const;
   void check(const Divided& divided) const;
   void divide(const Divided& divided) const;
   using Places = std::map<std::int64_t, nn::Dropout::Place>;
@@ -162,10 +180,13 @@ class TensorParallel {
   nn::Module& module_;
   std::unique_ptr<TensorShards> shards_;
   std::vector<Divided> divided_;
-  std::vector<nn::Dropout*> dropouts_;            // of columns
-  std::vector<std::int64_t> columns_;             // outputs of the layers before them
-  std::vector<std::function<void()>> by_tokens_;  // have layers compute their own tokens
+  std::vector<nn::Dropout*> dropouts_;              // of columns
+  std::vector<std::int64_t> columns_;               // outputs of the layers before them
+  std::vector<std::function<void()>> by_function_;  // have layers with whole weights compute a rank's share
+  std::vector<const nn::Module*> taken_;            // layers of these rules, and of what they consist
+  std::vector<Tensor> named_;                       // parameters of these rules
   std::unique_ptr<optim::detail::GradientsInParts> gradients_in_parts_;
+  std::unique_ptr<AlikeGradients> alike_gradients_;
   const bool tokens_, context_;
 };
 

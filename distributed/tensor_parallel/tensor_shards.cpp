@@ -116,6 +116,25 @@ void TensorShards::max(const Tensor& values) const {
   group_->all_reduce(values, ReduceOp::max)->wait();
 }
 
+void TensorShards::check_alike(const Tensor& integers, const char* what) const {
+  if (group_->world_size() == 1 || !integers.device().is_cpu() || checks_left_ <= 0) return;
+  --checks_left_;
+  std::int64_t hash = integers.numel();  // wraps around
+  for (const std::int64_t value : integers.to(kInt64).to_vector<std::int64_t>())
+    hash = static_cast<std::int64_t>(static_cast<std::uint64_t>(hash) * 1099511628211U ^
+                                     static_cast<std::uint64_t>(value));
+  const Tensor own = tensor(std::vector<std::int64_t>{hash});
+  const Tensor all = empty({group_->world_size()}, options_of(own));
+  static const OperationLabel label("integers that ranks have alike");
+  const LabelScope scope(label);
+  group_->all_gather(all, own)->wait();
+  for (const std::int64_t other : all.to_vector<std::int64_t>())
+    LOCKSTEP_CHECK(other == hash,
+                   "[TensorParallel] the ranks that hold layers together were given different {}; give all of them the "
+                   "same samples, and what divides a batch the ranks along `data` alone",
+                   what);
+}
+
 TensorShards::Pending TensorShards::begin_sum_of_own_tokens(std::vector<Tensor> parts) const {
   const NoGradGuard values_only;
   const Tensor whole = as_contiguous(add_up(std::move(parts)));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -52,6 +53,7 @@ class TensorShards {
   const ShardRange& mine() const { return mine_; }  ///< those of this rank
   bool is_lockstep() const { return lockstep_; }    ///< sums go along the tree
   ProcessGroup& group() const { return *group_; }   ///< the ranks
+  const ProcessGroupPtr& group_pointer() const { return group_; }
 
   /// What the shards have of a size, see Note [Divided sizes].
   DividedSize divided(std::int64_t size) const { return {size, count_}; }
@@ -73,6 +75,10 @@ class TensorShards {
   /// The largest value of all ranks at each place; in place.
   void max(const Tensor& values) const;
 
+  /// Throws Error, naming `what`, on all ranks if they were given different integers; on CPUs, in the first calls
+  /// alone.
+  void check_alike(const Tensor& integers, const char* what) const;
+
   /// begin_sum() of parts [*, tokens, width], of which each rank gets its own tokens. Throws Error if they cannot be
   /// divided evenly into so many shards.
   Pending begin_sum_of_own_tokens(std::vector<Tensor> parts) const;
@@ -90,6 +96,7 @@ class TensorShards {
   bool lockstep_;
   std::int64_t count_;
   ShardRange mine_;
+  mutable std::atomic<int> checks_left_ = 4;  // of check_alike()
 };
 
 }  // namespace lockstep::distributed

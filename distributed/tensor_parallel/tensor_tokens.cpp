@@ -87,10 +87,15 @@ Tensor gather_tokens(const Tensor& x, const TensorShards& shards) {
 
 Tensor apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters, const TensorShards& shards,
                        const std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>& compute) {
+  return apply_to_runs(x, -2, parameters, shards, compute);
+}
+
+Tensor apply_to_runs(const Tensor& x, int dim, const std::vector<Tensor>& parameters, const TensorShards& shards,
+                     const std::function<Tensor(const Tensor& x, const std::vector<Tensor>& parameters)>& compute) {
   const std::int64_t local = shards.mine().size();
-  LOCKSTEP_CHECK(x.dim() >= 2 && x.size(-2) % local == 0,
-                 "[TensorParallel] the tokens of {} cannot be divided evenly into {} tensor shards",
-                 to_string(x.sizes()), local);
+  LOCKSTEP_CHECK(x.defined() && dim < 0 && x.dim() >= -dim && x.size(dim) % local == 0,
+                 "[TensorParallel] the {} of {} cannot be divided evenly into {} tensor shards",
+                 dim == -2 ? "tokens" : "heads", x.defined() ? to_string(x.sizes()) : "an undefined tensor", local);
   std::vector<const Tensor*> inputs;
   for (const Tensor& each : parameters)
     if (each.defined()) inputs.push_back(&each);
@@ -106,13 +111,13 @@ Tensor apply_to_tokens(const Tensor& x, const std::vector<Tensor>& parameters, c
   }
   std::vector<Tensor> results;
   std::size_t next = 0;
-  const std::int64_t tokens = x.size(-2) / local;
+  const std::int64_t run = x.size(dim) / local;
   for (std::int64_t s = 0; s < local; ++s) {
     std::vector<Tensor> own;
     for (const Tensor& each : parameters) own.push_back(each.defined() ? copies[next++] : Tensor());
-    results.push_back(compute(local == 1 ? x : x.narrow(x.dim() - 2, s * tokens, tokens), own));
+    results.push_back(compute(local == 1 ? x : x.narrow(dim, s * run, run), own));
   }
-  return local == 1 ? results.front() : cat(results, x.dim() - 2);
+  return local == 1 ? results.front() : cat(results, dim);
 }
 
 }  // namespace lockstep::distributed

@@ -1,5 +1,6 @@
 // A table of embeddings and a softmax whose rows and classes are divided over ranks.
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
+#include "lockstep/nn/container.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -54,59 +56,25 @@ Tensor one_hot(const Tensor& places, const Tensor& like) {
   return eq(column(places), classes).to(like.dtype());
 }
 
-DType wide_of(const Tensor& values) {
-  return values.dtype() == kFloat64 ? kFloat64 : kFloat32;
-}
-
-/// How many targets count, as a tensor, so that no device is waited for.
-Tensor number_of(const Tensor& counts, const Tensor& logits) {
-  return sum(counts.to(wide_of(logits)));
-}
-
-class VocabularyParallelCrossEntropyBackward final : public Node {
+/// Of the losses of each row.
+class VocabularyParallelLossesBackward final : public Node {
  public:
-  const char* name() const override { return "VocabularyParallelCrossEntropyBackward"; }
+  const char* name() const override { return "VocabularyParallelLossesBackward"; }
 
   TensorList apply(TensorList grads) override {
     if (!grads[0].defined()) return {Tensor()};
     const Tensor &logits = saved(0), &largest = saved(1), &total = saved(2), &places = saved(3), &counts = saved(4);
     const Tensor shares = div(exp(sub(logits, column(largest))), column(total));
-    const Tensor factor = div(grads[0].to(wide_of(logits)), number_of(counts, logits)).to(logits.dtype());
-    return {mul(sub(shares, one_hot(places, logits)), column(where(counts, factor, 0.0)))};
+    return {mul(sub(shares, one_hot(places, logits)), column(where(counts, grads[0], 0.0)))};
   }
 };
 
-}  // namespace
-
-Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards,
-                                     std::int64_t rows) {
-  LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2 && index.defined() && !index.is_floating_point(),
-                 "[vocabulary_parallel_embedding] expected a weight [rows, width] and an integer index");
-  const std::int64_t count = weight.size(0), all = shards.size_of_whole(count, rows, "vocabulary_parallel_embedding");
-  Tensor out, places;
-  {
-    const NoGradGuard values_only;
-    if (index.device().is_cpu()) outside_of(index, all, "[vocabulary_parallel_embedding] an index", "rows");
-    places = places_here(index, shards.run_of(all, shards.group().rank()));
-    const Tensor none = zeros({1, weight.size(1)}, options_of(weight));
-    out = shards.sum_of_one(embedding(cat({none, weight.detach(), none}), places));
-  }
-  if (auto* node = record<VocabularyParallelEmbeddingBackward>(out, {&weight})) {
-    node->save(places);
-    node->count = count;
-  }
-  return out;
-}
-
-Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
-                                         std::int64_t classes, std::int64_t ignore_index) {
+/// vocabulary_parallel_cross_entropy() of each row, 0 where the target counts for nothing.
+Tensor losses_of(const Tensor& logits, const Tensor& target, const TensorShards& shards, std::int64_t classes,
+                 std::int64_t ignore_index) {
   if (autocast::is_active) [[unlikely]]
-    return autocast::in_full(
-        [&](const Tensor& l) { return vocabulary_parallel_cross_entropy(l, target, shards, classes, ignore_index); },
-        logits);
-  LOCKSTEP_CHECK(logits.defined() && logits.dim() == 2 && logits.is_floating_point() && target.defined() &&
-                     target.dtype() == kInt64 && target.sizes() == Shape({logits.size(0)}),
-                 "[vocabulary_parallel_cross_entropy] expected logits [N, classes] and an int64 target [N]");
+    return autocast::in_full([&](const Tensor& l) { return losses_of(l, target, shards, classes, ignore_index); },
+                             logits);
   const std::int64_t own = logits.size(1),
                      all = shards.size_of_whole(own, classes, "vocabulary_parallel_cross_entropy");
   const DividedSize runs = shards.own_runs(own, "vocabulary_parallel_cross_entropy");
@@ -114,6 +82,7 @@ Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& tar
   const Tensor values = as_contiguous(logits.detach());
   {
     const NoGradGuard values_only;
+    shards.check_alike(target, "targets");
     counts = ne(target, ignore_index);
     const Tensor outside =
         outside_of(mul(target, counts.to(kInt64)), all, "[vocabulary_parallel_cross_entropy] a target", "classes");
@@ -132,13 +101,76 @@ Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& tar
     const Tensor found = gather(values, 1, here.view({-1, 1})).view({-1});
     const Tensor is_here = eq(add(here, 1), places);
     const Tensor picked = shards.sum_of_one(copy_contiguous(where(is_here, found, 0.0)));
-    Tensor losses = sub(add(log(total), largest), picked);
-    losses = where(gt(outside, 0.0), std::numeric_limits<double>::quiet_NaN(), losses);
-    out = div(sum(where(counts, losses, 0.0).to(wide_of(values))), number_of(counts, values)).to(values.dtype());
+    out = sub(add(log(total), largest), picked);
+    out = where(gt(outside, 0.0), std::numeric_limits<double>::quiet_NaN(), out);
+    out = where(counts, out, 0.0);
   }
-  if (auto* node = record<VocabularyParallelCrossEntropyBackward>(out, {&logits}))
+  if (auto* node = record<VocabularyParallelLossesBackward>(out, {&logits}))
     node->save(values, largest, total, places, counts);
   return out;
+}
+
+}  // namespace
+
+Tensor vocabulary_parallel_embedding(const Tensor& weight, const Tensor& index, const TensorShards& shards,
+                                     std::int64_t rows) {
+  LOCKSTEP_CHECK(weight.defined() && weight.dim() == 2 && index.defined() && !index.is_floating_point(),
+                 "[vocabulary_parallel_embedding] expected a weight [rows, width] and an integer index");
+  const std::int64_t count = weight.size(0), all = shards.size_of_whole(count, rows, "vocabulary_parallel_embedding");
+  Tensor out, places;
+  {
+    const NoGradGuard values_only;
+    shards.check_alike(index, "tokens");
+    if (index.device().is_cpu()) outside_of(index, all, "[vocabulary_parallel_embedding] an index", "rows");
+    places = places_here(index, shards.run_of(all, shards.group().rank()));
+    const Tensor none = zeros({1, weight.size(1)}, options_of(weight));
+    out = shards.sum_of_one(embedding(cat({none, weight.detach(), none}), places));
+  }
+  if (auto* node = record<VocabularyParallelEmbeddingBackward>(out, {&weight})) {
+    node->save(places);
+    node->count = count;
+  }
+  return out;
+}
+
+Tensor mean_of_counted(const Tensor& losses, const Tensor& target, std::int64_t ignore_index) {
+  const DType wide = losses.dtype() == kFloat64 ? kFloat64 : kFloat32;
+  const Tensor counted = sum(ne(target.detach(), ignore_index).to(wide));  // a tensor, so that no device is waited for
+  return div(sum(losses.to(wide)), counted).to(losses.dtype());
+}
+
+Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& target, const TensorShards& shards,
+                                         std::int64_t classes, std::int64_t ignore_index) {
+  LOCKSTEP_CHECK(logits.defined() && logits.dim() == 2 && logits.is_floating_point() && target.defined() &&
+                     target.dtype() == kInt64 && target.sizes() == Shape({logits.size(0)}),
+                 "[vocabulary_parallel_cross_entropy] expected logits [N, classes] and an int64 target [N]");
+  return mean_of_counted(losses_of(logits, target, shards, classes, ignore_index), target, ignore_index);
+}
+
+Tensor vocabulary_parallel_head_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                                              const TensorShards& shards, std::int64_t classes,
+                                              std::int64_t ignore_index) {
+  const auto loss = [&](const Tensor& logits) {
+    return vocabulary_parallel_cross_entropy(logits, target, shards, classes, ignore_index);
+  };
+  // By the sizes of a shard, so that the pieces are those of any number of ranks.
+  const std::int64_t all = shards.size_of_whole(weight.size(0), classes, "vocabulary_parallel_cross_entropy"),
+                     of_shard = shards.divided(all).run(0).size, rows = x.size(0);
+  if (rows * of_shard <= kLogitsAtOnce) return loss(column_parallel_linear(x, weight, {}, shards));
+  LOCKSTEP_CHECK(target.dtype() == kInt64 && target.sizes() == Shape({rows}),
+                 "[vocabulary_parallel_cross_entropy] expected an int64 target [{}]", rows);
+  const std::int64_t piece = std::max<std::int64_t>(1, kLogitsAtOnce / 2 / of_shard);
+  std::vector<Tensor> parts;
+  for (std::int64_t first = 0; first < rows; first += piece) {
+    const std::int64_t count = std::min(piece, rows - first);
+    parts.push_back(nn::recompute(
+        {x.narrow(0, first, count), weight},
+        [&shards, classes, ignore_index, labels = target.narrow(0, first, count)](const std::vector<Tensor>& inputs) {
+          return losses_of(column_parallel_linear(inputs[0], inputs[1], {}, shards), labels, shards, classes,
+                           ignore_index);
+        }));
+  }
+  return mean_of_counted(cat(parts), target, ignore_index);
 }
 
 }  // namespace lockstep::distributed

@@ -8,6 +8,7 @@
 #include "lockstep/autograd/ops/loss/loss.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/support/on_cpu.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -87,7 +88,7 @@ Tensor ctc_loss(const Tensor& log_probs, const Tensor& targets, const std::vecto
   const auto samples = make_samples(log_probs, targets, input_lengths, target_lengths, options.blank);
   const bool recording = should_record({&log_probs});
   Tensor losses = empty({log_probs.size(1)}, options_of(log_probs));
-  const Tensor gradient = recording ? zeros(log_probs.sizes(), options_of(log_probs)) : Tensor();
+  const Tensor gradient = recording ? copy_contiguous(exp(log_probs.detach())) : Tensor();
   ctc_loss_kernel(log_probs)(as_contiguous(log_probs.detach()), samples, losses, gradient);
   if (auto* node = record<CtcLossBackward>(losses, {&log_probs})) {
     node->save(gradient, losses.detach());

@@ -263,13 +263,17 @@ TEST(MeshErrors, PlansWithoutDividedLayersNameEveryParameter) {
     for (std::size_t i = 0; i < plan.size(); ++i) {
       std::vector<TensorRule> shorter = plan;
       shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(i));
-      const bool has_parameters = plan[i].layers.find("drop") == std::string::npos;
-      EXPECT_EQ(message(shorter).find("leaves out parameter '" + plan[i].layers + ".") != std::string::npos,
-                has_parameters)
-          << plan[i].layers;
+      const bool drops = plan[i].layers.find("drop") != std::string::npos;
+      const std::string left_out = drops ? "'" + plan[i].layers + "', a " : "parameter '" + plan[i].layers + ".";
+      EXPECT_NE(message(shorter).find("leaves out " + left_out), std::string::npos) << plan[i].layers;
     }
     EXPECT_NE(message(plan, 8).find("the 4 heads of 'attention' cannot be divided evenly into 8"), std::string::npos);
     EXPECT_NE(message({{"table", TensorSplit::vocabulary}}).find("have 'table' as alike"), std::string::npos);
+    std::vector<TensorRule> twice = plan;
+    twice.push_back({"attention.out_proj", TensorSplit::sequence});
+    EXPECT_NE(message(twice).find("'attention.out_proj' more than once"), std::string::npos);
+    EXPECT_NE(message({{.layers = "up", .split = TensorSplit::column, .gathers = true}}).find("all_tokens()"),
+              std::string::npos);
     Transformer model;
     EXPECT_NE(error_of([&] {
                 TensorParallel(model, {{"up", TensorSplit::alike}}, {.group = group});

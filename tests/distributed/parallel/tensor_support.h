@@ -75,6 +75,7 @@ inline std::vector<TensorRule> plan_of(Tokens tokens) {
   if (tokens == Tokens::own_between_layers) return plan_by_tokens();
   std::vector<TensorRule> plan = plan_by_tokens();
   plan.front() = {"table", TensorSplit::alike};
+  plan.push_back({"drop", TensorSplit::alike});
   if (tokens == Tokens::own)
     for (TensorRule& rule : plan)
       if (rule.split == TensorSplit::column || rule.split == TensorSplit::row) rule.split = TensorSplit::sequence;
