@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -171,6 +172,10 @@ void AtomicFile::reserve(std::size_t bytes) {
 bool AtomicFile::try_reserve(std::size_t bytes) {
   size_ = std::max(size_, bytes);
   if (bytes == 0) return true;
+  if (rlimit most{}; ::getrlimit(RLIMIT_FSIZE, &most) == 0 && bytes > most.rlim_cur) {  // fallocate() looks at it late
+    errno = EFBIG;
+    return false;
+  }
   const FileSizeErrors errors_only;
   // What writes it in blocks of zeros where the file system cannot do that (posix_fallocate) would cost more than it
   // tells.

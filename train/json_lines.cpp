@@ -39,6 +39,7 @@ class JsonLines final : public Sink {
     for (const auto& [name, value] : values) {
       std::string key = name;
       std::replace(key.begin(), key.end(), ' ', '_');
+      if (line_.contains(key)) key = "evaluation_" + key;  // "loss" of the step stays
       line_[key] = value;
     }
     write_line();

@@ -123,6 +123,12 @@ Trial try_output(const Output& output) {
 
 }  // namespace
 
+std::string absolute_path(const std::string& path) {
+  std::error_code error;
+  const fs::path place = path.empty() ? fs::path() : fs::absolute(path, error);
+  return error ? path : place.string();
+}
+
 bool is_training_checkpoint(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return false;

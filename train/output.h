@@ -30,6 +30,9 @@ struct Output {
 /// Throws Error unless each can be written under its name, and no two are the same file, under whatever names.
 void try_outputs(const std::vector<Output>& outputs);
 
+/// The same place, whatever the working folder is later; an empty path stays so.
+std::string absolute_path(const std::string& path);
+
 /// Whether the file can be read and is a training checkpoint.
 bool is_training_checkpoint(const std::string& path);
 

@@ -103,6 +103,8 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
       launch.name = options.name;
       return launcher::run_local(launch, std::vector<std::string>(argv + 1, argv + argc));
     }
+    for (const Options::OwnOutput& output : options.outputs)
+      while (output.folder && output.path->size() > 1 && output.path->ends_with('/')) output.path->pop_back();
     try {
       std::string unwritten;
       const int status = with_memory_for("training, or getting ready for it", [&] {

@@ -206,6 +206,7 @@ void Program::Options::settle() {
                       workers.batch_size));
   require(run.resume != "auto" || !run.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(run.checkpoint_every == 0 || !run.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
+  require(run.keep_checkpoints == 1 || !run.checkpoint.empty(), "--keep-checkpoints needs --checkpoint FILE");
   require(run.checkpoint_minutes == 0 || !run.checkpoint.empty(), "--checkpoint-minutes needs --checkpoint FILE");
   if (app.count("--lockstep") > 0) check_lockstep();
   require(!workers.portable || workers.logical_shards > 0, "--lockstep-portable belongs to --lockstep");
@@ -310,7 +311,7 @@ void Program::Options::settle_device() {
 void Program::Options::check_lockstep() const {
   const std::int64_t v = workers.logical_shards;
   require(v > 0 && v <= (1 << 20) && std::has_single_bit(static_cast<std::uint64_t>(v)),
-          fmt::format("--lockstep {} is not a power of two; expected 1, 2, 4, 8 ...", v));
+          fmt::format("--lockstep {} is not a power of two up to 1048576; expected 1, 2, 4, 8 ...", v));
   const auto count = workers.mode == Mode::dp ? static_cast<std::int64_t>(workers.devices.size())
                      : workers.mesh           ? workers.mesh->data
                                               : nproc;

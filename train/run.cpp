@@ -17,21 +17,15 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
-#include "lockstep/distributed/parallel/reduction/reducer_trace.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/distributed/store/wire.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/train/output.h"
 #include "lockstep/train/run_state.h"
-#include "lockstep/train/step_trace.h"
 
 namespace lockstep::training {
 namespace {
-
-// Steps at the beginning of a run that are not like the others: memory, handles and graphs are made.
-constexpr std::int64_t kTracedStep = 5;
-constexpr std::int64_t kProfiledSteps = 10;
 
 distributed::ProcessGroup* group_of(const distributed::TrainingStep& step, const RunOptions& options) {
   if (!options.mesh) return step.group();
@@ -99,13 +93,22 @@ void Run::State::message(const std::string& text) {
 void Run::State::begin() {
   LOCKSTEP_CHECK(!ended, "[run] train() was called twice; make a new Run");
   ended = true;
+  LOCKSTEP_CHECK(
+      loader.steps_per_epoch() > 0,
+      "[run] an epoch has no batch: the data set has {} sample(s){}, and a batch {}; is it the right file or "
+      "folder?",
+      loader.dataset().size(),
+      loader.options().sampler ? fmt::format(", the sampler {}", loader.options().sampler->size()) : "",
+      loader.options().batch_size);
   note_contents();
+  check_paths();
   if (group && group->world_size() > 1) {
     check_same_settings(settings_of_ranks(), *group);
     // Where files go is rank 0's business; whether there are any says which collectives all take part in.
     for (std::string* path : {&options.checkpoint, &options.save, &options.trace_hashes})
       *path = distributed::broadcast_text(*path, *group);
   }
+  checkpoints = Checkpoints(options.checkpoint, options.keep_checkpoints);
   on_rank0([&] {
     const auto [weights, state] = sizes();
     const std::int64_t every = options.checkpoint_minutes > 0 ? 1 : options.checkpoint_every;
@@ -168,6 +171,7 @@ void Run::State::begin() {
 
 void Run::State::train_epoch(std::int64_t epoch) {
   call(callbacks.on_epoch_begin, epoch);
+  check_order(epoch);
   const auto start = Clock::now();
   auto batches = loader.epoch(epoch, done - epoch * loader.steps_per_epoch());
   for (const data::Batch& batch : batches) {
@@ -225,17 +229,6 @@ Tensor Run::State::train_on(const data::Batch& batch) {
   return value;
 }
 
-void Run::State::trace(const Tensor& value) {
-  const distributed::WholeParameters held = step.whole_parameters();
-  const auto write = [&](nn::Module& module) {
-    if (!try_to_write([&] { hashes->step(done, value, module); })) hashes.emplace("", "", false);
-  };
-  if (!options.mesh)
-    write(step.module());
-  else if (const std::unique_ptr<nn::Module> whole = options.mesh->whole(/*gradients=*/true))
-    write(*whole);
-}
-
 // A checkpoint at the end of an epoch comes after this, since a run that resumes from it begins with the next epoch.
 void Run::State::end_epoch(std::int64_t epoch) {
   evaluate(epoch);
@@ -254,40 +247,12 @@ void Run::State::evaluate(std::int64_t epoch) {
   call(callbacks.on_evaluation, epoch, measured);
 }
 
-// Of ten steps, as soon as they are like those that follow.
-void Run::State::profile(bool at_end) {
-  if (options.profile.empty()) return;
-  const std::int64_t from = std::min(first_step + kTracedStep, total_steps - 1);
-  if (!at_end && done == from) try_to_write([&] { start_profile(options.profile); });
-  if (at_end || done == from + kProfiledSteps) try_to_write([] { stop_profile(); });
-}
-
-void Run::State::write_step_trace() {
-  const std::int64_t traced = std::min(first_step + kTracedStep, total_steps);
-  if (options.trace.empty() || !is_rank0 || !step.trace() || done != traced) return;
-  try_to_write([&] {
-    training::write_step_trace(options.trace, *step.trace(),
-                               group ? group->records() : std::vector<distributed::OperationRecord>());
-  });
-}
-
-bool Run::State::try_to_write(const std::function<void()>& write) {
-  try {
-    write();
-    return true;
-  } catch (const Error& error) {
-    if (group && group->failed()) throw;
-    message(fmt::format("at step {}: {}; the training goes on without it", done, error.what()));
-    lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
-    return false;
-  }
-}
-
 Result Run::State::finish() {
   Result result;
   result.stopped_by = stopped_by;
   profile(true);
   if (stopped_by == 0) evaluate(-1);
+  check_weights();
   if (!options.checkpoint.empty()) save_checkpoint(true);
   if (stopped_by == 0 && !options.save.empty()) save_weights();
   result.evaluation = measured;

@@ -92,8 +92,11 @@ struct RunOptions {
   /// A worker that has been started again goes on from the newest checkpoint that its job has written in any case.
   std::string resume = {};
 
-  std::string save = {};          ///< the weights, as safetensors, at the end
-  std::string metrics = {};       ///< a JSON line a step, see json_lines()
+  std::string save = {};  ///< the weights, as safetensors, at the end
+  /// A JSON line a step. Values of an evaluation have their names, with "evaluation_" before those that a line has
+  /// already, such as "loss". A run that goes on from a checkpoint adds to the file, so steps between that and the end
+  /// of the run before are there twice.
+  std::string metrics = {};
   std::string trace = {};         ///< Chrome trace of the gradients and reductions of one step, on several processes
   std::string trace_hashes = {};  ///< hashes of each step's tensors, for lockstep-bisect
   /// Files that the program itself will write, for the run to try before the first step: what they are, and where; a

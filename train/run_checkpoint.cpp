@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -21,6 +22,10 @@
 #include "lockstep/train/run_state.h"
 
 namespace lockstep::training {
+
+using detail::kContent;
+using detail::kSamples;
+
 namespace {
 
 /// True if one of these variables is a number above 0.
@@ -57,11 +62,14 @@ std::string job_name() {
   return run == "none" ? std::string() : run;
 }
 
-// Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
-constexpr const char* kSamples = "samples in the data set";
+// Learning rates and momenta of the step that follows.
+constexpr const char* kRates = "learning rates";
 
-// Dataset::content(), where the set knows it.
-constexpr const char* kContent = "samples, by checksum";
+/// With what is no UTF-8 replaced: settings are written as JSON.
+std::string as_text(const std::string& bytes) {
+  using nlohmann::json;
+  return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+}
 
 // Present if the run was ended between an epoch's last step and what follows it, which is made up for on resumption.
 constexpr const char* kEpochEnd = "end of the epoch";
@@ -91,53 +99,19 @@ void Run::State::on_rank0(const std::function<void()>& body) {
 }
 
 void Run::State::note_contents() {
-  content = loader.dataset().content();
-  if (evaluation) evaluation_content = evaluation->dataset->content();
+  content = as_text(loader.dataset().content());
+  if (evaluation) evaluation_content = as_text(evaluation->dataset->content());
 }
 
 nn::Metadata Run::State::settings() const {
-  nn::Metadata all = options.settings;
+  nn::Metadata all;
+  for (const auto& [name, value] : options.settings) all[as_text(name)] = as_text(value);
   all["batch_size"] = std::to_string(loader.options().batch_size);
   all["amp"] = amp_name(options.amp);
   all["gather"] = options.gather_dtype == kBFloat16 ? "bf16" : "fp32";
   all["data_seed"] = std::to_string(loader.options().seed);
   all[kSamples] = std::to_string(loader.dataset().size());
   if (!content.empty()) all[kContent] = content;
-  return all;
-}
-
-nn::Metadata Run::State::settings_of_ranks() {
-  nn::Metadata all = settings();
-  // A sampler that divides the samples may go with a share of them on each rank.
-  if (const auto& sampler = loader.options().sampler; sampler && sampler->world_size() > 1)
-    for (const char* const name : {kSamples, kContent}) all.erase(name);
-  all["epochs"] = std::to_string(options.epochs);
-  all["max_steps"] = std::to_string(options.max_steps);
-  all["lockstep"] = std::to_string(options.logical_shards);
-  // Where the file goes is rank 0's business; all ranks take part in writing one, or none does.
-  all["checkpoint"] = options.checkpoint.empty() ? "no file" : "a file";
-  all["checkpoint_async"] = options.checkpoint_async ? "on" : "off";
-  all["checkpoint_every"] = std::to_string(options.checkpoint_every);
-  all["checkpoint_minutes"] = fmt::format("{}", options.checkpoint_minutes);
-  all["optimizer"] = optimizer.name();
-  if (schedule) {
-    // The rates of some steps, all over the training; a program's options are compared too.
-    constexpr std::int64_t kPlaces = 16;
-    const std::int64_t before = schedule->position(), last = std::max<std::int64_t>(total_steps - 1, 0);
-    for (std::int64_t i = 0; i <= kPlaces; ++i) {
-      schedule->set_position(i == kPlaces ? last : last / kPlaces * i);
-      for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group)
-        all[fmt::format("learning rate of group {}, step {:08}", group, schedule->position())] =
-            fmt::format("{}, momentum {}", optimizer.lr(group), optimizer.momentum(group));
-    }
-    schedule->set_position(before);
-  }
-  for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group) {
-    all[fmt::format("learning rate of group {}", group)] = fmt::format("{}", optimizer.lr(group));
-    all[fmt::format("momentum of group {}", group)] = fmt::format("{}", optimizer.momentum(group));
-  }
-  if (evaluation) all["samples of the evaluation"] = std::to_string(evaluation->dataset->size());
-  if (!evaluation_content.empty()) all["samples of the evaluation, by checksum"] = evaluation_content;
   return all;
 }
 
@@ -232,10 +206,27 @@ void Run::State::load(const std::string& path, const std::string& file) {
   const auto run = saved.extra.find(kRun);
   run_name = run == saved.extra.end() ? std::string() : run->second;
   epoch_end_is_due = saved.extra.contains(kEpochEnd);
-  saved_at = path == options.checkpoint ? done : -1;
+  saved_at = absolute_path(path) == options.checkpoint ? done : -1;
   resumed = fmt::format("resumed from '{}' at step {} on {} worker(s), saved on {}", path, done, workers(),
                         setting("workers"));
+  // Another schedule is no error: who trains longer needs one.
+  if (const auto before = saved.extra.find(kRates);
+      is_rank0 && before != saved.extra.end() && done < total_steps && before->second != rates(done))
+    logging::warn(
+        "[run] '{}' was to go on at step {} with learning rate {}, and this run does with {}: it will end with other "
+        "weights than an undisturbed one",
+        path, done, before->second, rates(done));
   if (callbacks.on_resume) callbacks.on_resume(saved);
+}
+
+std::string Run::State::rates(std::int64_t at) {
+  const std::int64_t before = schedule ? schedule->position() : 0;
+  if (schedule) schedule->set_position(at);
+  std::string text;
+  for (std::size_t group = 0; group < optimizer.num_param_groups(); ++group)
+    text += fmt::format("{}{} (momentum {})", group == 0 ? "" : ", ", optimizer.lr(group), optimizer.momentum(group));
+  if (schedule) schedule->set_position(before);
+  return text;
 }
 
 /// What a hook does to gradients has no part in where a training stands, so that one may go on without it, or with
@@ -270,6 +261,7 @@ void Run::State::finish_checkpoint() {
 void Run::State::save_checkpoint(bool last) {
   finish_checkpoint();
   if (saved_at == done) return;
+  check_weights();
   nn::TrainingState state;
   state.seed = initial_seed();
   state.step = done;
@@ -279,6 +271,7 @@ void Run::State::save_checkpoint(bool last) {
   state.extra = settings();
   state.extra["workers"] = std::to_string(workers());
   state.extra[kRun] = run_name;
+  if (done < total_steps) state.extra[kRates] = rates(done);
   state.extra[kCompression] = options.hook ? options.hook->name() : "none";
   if (options.hook) state.tensors = gather_hook_state(*options.hook, group);
   if (!job.empty()) state.extra[kJob] = job;

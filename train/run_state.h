@@ -19,6 +19,15 @@
 #include "lockstep/train/update.h"
 
 namespace lockstep::training {
+namespace detail {
+
+// Epochs and the place in them are counted in these: other data would not be gone on with where it was left.
+inline constexpr const char* kSamples = "samples in the data set";
+
+// Dataset::content(), where the set knows it.
+inline constexpr const char* kContent = "samples, by checksum";
+
+}  // namespace detail
 
 struct Run::State {
   State(distributed::TrainingStep& step, optim::Optimizer& optimizer, const data::DataLoader& loader, LossFunction loss,
@@ -28,16 +37,27 @@ struct Run::State {
   void begin();
   void train_epoch(std::int64_t epoch);
   Tensor train_on(const data::Batch& batch);
-  void trace(const Tensor& value);
   void end_epoch(std::int64_t epoch);
   void evaluate(std::int64_t epoch);
+  Result finish();
+  void message(const std::string& text);
+  int workers() const;
+
+  // --- run_outputs.cpp ---
+  void check_paths();
+  void trace(const Tensor& value);
   void profile(bool at_end);
   void write_step_trace();
   /// Writes what a training can do without. If that fails the run goes on, and `lost` tells at its end. False then.
   bool try_to_write(const std::function<void()>& write);
-  Result finish();
-  void message(const std::string& text);
-  int workers() const;
+
+  // --- run_ranks.cpp: what ranks of one training have alike ---
+  /// What must be the same on all ranks: settings(), and what a resumed run may change.
+  nn::Metadata settings_of_ranks();
+  /// Throws Error if samplers give ranks other orders of an epoch. A collective.
+  void check_order(std::int64_t epoch);
+  /// In lockstep mode: throws Error if ranks have come apart. A collective.
+  void check_weights();
 
   // --- run_checkpoint.cpp ---
   void resume();
@@ -47,8 +67,8 @@ struct Run::State {
   nn::Metadata settings() const;
   /// Reads all samples of sets that can tell: once in a run.
   void note_contents();
-  /// What must be the same on all ranks: settings(), and what a resumed run may change.
-  nn::Metadata settings_of_ranks();
+  /// The learning rates and momenta of step `at`.
+  std::string rates(std::int64_t at);
   /// Bytes of the weights, and of what a checkpoint holds beside them; of a mesh's model those of this rank's part.
   std::pair<std::size_t, std::size_t> sizes() const;
   std::string fingerprint() const;
@@ -100,6 +120,7 @@ struct Run::State {
   bool saves_after_epoch = false;  // a checkpoint is due at this step, the last of its epoch
   bool epoch_end_is_due = false;   // a signal came before it
   std::int64_t saved_at = -1;      // the step
+  std::int64_t checked_at = -1;    // the step at which ranks' weights were last compared
   Clock::time_point last_save = Clock::now();
   std::string resumed_from;  // the checkpoint, as rank 0 calls it
   std::string run_name;      // see Note [Whose checkpoint]

@@ -32,8 +32,16 @@ bool stdout_is_broken() {
   return ::poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0;
 }
 
+pid_t owner = 0;  // the process whose training is stopped; a child that it forks has none
+
 void note_stop(int signal) {
   const int saved = errno;
+  if (::getpid() != owner) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+    errno = saved;
+    return;
+  }
   // Of any other pipe that is broken whoever writes to it has an error (EPIPE).
   const bool asks = signal != SIGPIPE || stdout_is_broken();
   if (int none = 0; asks) asked_by.compare_exchange_strong(none, signal);
@@ -54,11 +62,17 @@ StopSignal::StopSignal(bool active) : active_(active) {
   if (!active_) return;
   asked_at = kNever;
   asked_by = 0;
+  owner = ::getpid();
   struct sigaction action {};
   action.sa_handler = note_stop;
   action.sa_flags = SA_RESTART;
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGTERM, &action, &before_);
+  // Who starts a program may have it blocked, which programs inherit.
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTERM);
+  ::pthread_sigmask(SIG_UNBLOCK, &stop, &mask_before_);
   ::sigaction(SIGPIPE, nullptr, &before_of_pipe_);
   watches_pipe_ = before_of_pipe_.sa_handler != SIG_IGN;
   if (watches_pipe_) ::sigaction(SIGPIPE, &action, nullptr);
@@ -66,6 +80,12 @@ StopSignal::StopSignal(bool active) : active_(active) {
 
 StopSignal::~StopSignal() {
   if (active_) ::sigaction(SIGTERM, &before_, nullptr);
+  if (active_ && ::sigismember(&mask_before_, SIGTERM) == 1) {
+    sigset_t stop;
+    ::sigemptyset(&stop);
+    ::sigaddset(&stop, SIGTERM);
+    ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  }
   if (watches_pipe_) ::sigaction(SIGPIPE, &before_of_pipe_, nullptr);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/core/atomic_file.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/start_thread.h"
@@ -73,6 +74,7 @@ void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
                            const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                            const nn::TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
   wait();
+  on_rank0(group_, [&] { AtomicFile(path).rehearse(); });
   const bool whole_on_rank0 = !broadcast_text(state.tensors.empty() ? "" : "it has tensors", group_).empty();
   if (!whole_on_rank0)
     if (std::shared_ptr shares = CheckpointByShares::begin(path, module, optimizers, state, group_, schedulers)) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <exception>
 #include <new>
 #include <string>
+#include <typeinfo>
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/standard_streams.h"
@@ -44,7 +46,11 @@ int run_main(const char* program, Body&& body) {
     print_error(program, "out of memory; free some, or raise the limit of the process (ulimit -v) or the container");
     return 1;
   } catch (const std::exception& error) {
-    print_error(program, error.what());
+    print_error(program, *error.what() == '\0' ? std::string("an exception without a message: ") + typeid(error).name()
+                                               : error.what());
+    return 1;
+  } catch (...) {
+    print_error(program, "an exception that is no std::exception; throw one, which can say what is wrong");
     return 1;
   }
 }
