@@ -118,6 +118,27 @@ TEST(IndexPut, BroadcastsAndWritesInPlace) {
   EXPECT_EQ(x.to_vector<double>(), (std::vector<double>{8, 1, 8, 8, 4, 8}));
 }
 
+// x[x < 0] = a, of which the number of places is not needed.
+TEST(IndexPut, OneValueForAMask) {
+  const Tensor x = make_leaf({2, 3}), value = make_leaf({1}, 2);
+  const Tensor mask = tensor<bool>({true, false, false, true, true, false}).view({2, 3});
+  for (const Tensor& each : {value, value.view({}), value * 1.0}) {
+    x.set_grad({});
+    value.set_grad({});
+    const Tensor y = x * 2;
+    y.index_put_({mask}, each);
+    const double v = value.item<double>();
+    const std::vector<double> before = x.to_vector<double>();
+    EXPECT_EQ(y.to_vector<double>(), (std::vector<double>{v, 2 * before[1], 2 * before[2], v, v, 2 * before[5]}));
+    y.backward(tensor<double>({1, 10, 100, 1000, 10000, 100000}).view({2, 3}));
+    EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{0, 20, 200, 0, 0, 200000}));
+    EXPECT_EQ(value.grad().to_vector<double>(), (std::vector<double>{11001}));
+  }
+  const Tensor none = index_put(x.detach(), {zeros({2, 3}, {.dtype = kBool})}, value.detach());
+  EXPECT_EQ(none.to_vector<double>(), x.to_vector<double>());
+  EXPECT_NE(error_of([&] { index_put(x.detach(), {mask.view({3, 2})}, value.detach()); }), "");
+}
+
 TEST(IndexPut, InPlaceIsRecorded) {
   const Tensor x = make_leaf({3}), values = make_leaf({1}, 2);
   const Tensor y = x * 2;

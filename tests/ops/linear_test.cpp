@@ -108,6 +108,23 @@ TEST(Linear, one_output_and_integers) {
   EXPECT_EQ(linear(x, x, tensor<std::int64_t>({1, -1})).to_vector<double>(), (std::vector<double>{6, 10, 12, 24}));
 }
 
+// Few rows of a half type are computed a block of the weight at a time, with the bits of the whole as float32.
+TEST(Linear, HalfTypesHaveTheBitsOfFloatsRounded) {
+  for (const DType dtype : {kBFloat16, kFloat16})
+    for (const std::int64_t rows : {1, 3, 16, 17})
+      for (const auto& [outputs, inputs] :
+           {std::pair<std::int64_t, std::int64_t>{1, 1}, {33, 7}, {70, 513}, {200, 512}})
+        for (const bool relus : {false, true}) {
+          const Tensor x = make_input({rows, inputs}, 1, kFloat32).to(dtype),
+                       weight = make_input({outputs, inputs}, 2, kFloat32).to(dtype),
+                       bias = make_input({outputs}, 3, kFloat32).to(dtype);
+          const Tensor wide = linear(x.to(kFloat32), weight.to(kFloat32), bias.to(kFloat32)).to(dtype);
+          const Tensor own = linear(x, weight, bias);
+          EXPECT_TRUE(same_bits(relus ? relu(own) : own, relus ? relu(wide) : wide))
+              << name(dtype) << " " << rows << " x " << inputs << " x " << outputs;
+        }
+}
+
 TEST(Linear, errors_name_the_sizes) {
   const auto message = [](const Tensor& x, const Tensor& w, const Tensor& b) {
     return error_of([&] { linear(x, w, b); });

@@ -181,6 +181,10 @@ Tensor index_put(const Tensor& x, const std::vector<Tensor>& indices, const Tens
   LOCKSTEP_CHECK(values.device() == x.device(),
                  "[index_put] the values are on {} and the tensor on {}; move one of them", to_string(values.device()),
                  to_string(x.device()));
+  // x[x < 0] = 0: no place of the mask needs to be known.
+  if (indices.size() == 1 && indices[0].defined() && indices[0].dtype() == kBool && indices[0].sizes() == x.sizes() &&
+      indices[0].device() == x.device() && values.numel() == 1 && values.dim() <= 1 && !accumulate)
+    return where(indices[0], values.reshape({}), x);
   const Plan plan = make_plan(x, indices, "index_put");
   const Shape sizes = plan.front_sizes(), order = plan.result_order();
   Shape result_sizes, to_front = order;

@@ -5,6 +5,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/gemm/bfloat16_product.h"
 #include "lockstep/core/cpu/gemm/gemm.h"
+#include "lockstep/core/cpu/half_rows.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
@@ -43,6 +44,37 @@ void bfloat16_forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                           .activation = relu ? cpu::Activation::relu : cpu::Activation::none});
 }
 
+/// Of few rows, for which a float32 copy of the weight would be most of the work: a block of its rows at a time becomes
+/// float32 in a core's own cache. The same bits as with the copy.
+template <typename T>
+void half_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
+  constexpr std::int64_t kElements = 32768, kRows = 32;  // of a block, at least
+  constexpr std::int64_t kApart = 16;  // elements between two rows of a block, which would share places in a cache
+  const std::int64_t rows = x.sizes()[0], inputs = x.sizes()[1], outputs = weight.sizes()[0];
+  const Tensor wide_x = cast_values(x, kFloat32), wide = empty(out.sizes());
+  const Tensor wide_bias = bias.defined() ? cast_values(bias, kFloat32) : bias;
+  const std::int64_t width = std::max(kRows, kElements / inputs / kRows * kRows);
+  parallel_for((outputs + width - 1) / width, 1, [&](std::int64_t begin, std::int64_t end) {
+    const Tensor block = empty({std::min(width, outputs), inputs + kApart});
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i * width, count = std::min(width, outputs - first);
+      for (std::int64_t row = 0; row < count; ++row)
+        cpu::widen_row(weight.data<T>() + (first + row) * inputs, inputs,
+                       block.data<float>() + row * (inputs + kApart));
+      cpu::gemm({.m = rows,
+                 .n = count,
+                 .k = inputs,
+                 .a = {.data = wide_x.data<float>(), .stride = inputs},
+                 .b = {.data = block.data<float>(), .stride = inputs + kApart, .transposed = true},
+                 .out = wide.data<float>() + first,
+                 .out_stride = outputs,
+                 .bias = wide_bias.defined() ? wide_bias.data<float>() + first : nullptr,
+                 .activation = relu ? cpu::Activation::relu : cpu::Activation::none});
+    }
+  });
+  copy_values(wide, out);
+}
+
 }  // namespace
 
 void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& out, bool relu) {
@@ -51,6 +83,11 @@ void linear_forward_cpu(const Tensor& x, const Tensor& weight, const Tensor& bia
   if (x.dtype() == kFloat64) return forward<double>(x, weight, bias, out, relu);
   if (x.dtype() == kBFloat16 && cpu::goes_by_bfloat16_pairs(x.sizes()[0], weight.sizes()[0], x.sizes()[1]))
     return bfloat16_forward(x, weight, bias, out, relu);
+  constexpr std::int64_t kFewRows = 16;
+  if (x.sizes()[0] <= kFewRows && x.sizes()[1] > 0 && cpu::kernels() == cpu::Kernels::own) {
+    if (x.dtype() == kBFloat16) return half_forward<BFloat16>(x, weight, bias, out, relu);
+    return half_forward<Half>(x, weight, bias, out, relu);
+  }
   const Tensor wide = empty(out.sizes());
   forward<float>(cast_values(x, kFloat32), cast_values(weight, kFloat32),
                  bias.defined() ? cast_values(bias, kFloat32) : bias, wide, relu);

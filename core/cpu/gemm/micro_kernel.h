@@ -98,7 +98,8 @@ struct MicroKernels {
   int turning_vectors[kMaxRows + 1];  // the most; 0: none
   int turning_lines;                  // up to so many rows they do not mind that rows of b share places in a cache
   /// one_row[by_rows][c]: the same for one row, one_row_vectors[c] vectors and c blocks of k side by side, which are
-  /// more chains for the same rows of b. The last block may be the shortest.
+  /// more chains for the same rows of b. The last block may be the shortest. one_row[by_rows][0]: for one vector of one
+  /// block.
   OneRowKernel<T> one_row[2][kMaxBlocks + 1];
   int one_row_vectors[kMaxBlocks + 1];
   /// streaming[by_rows][r]: for r rows and any number of columns, of which b has no more; sums are needed. No resumes,

@@ -11,6 +11,8 @@
 
 namespace lockstep::cpu::gemm_detail {
 
+inline constexpr std::int64_t kMemoryBytes = std::int64_t{2} << 20;
+
 // Columns [j, end), as far as they fill the vectors of a kernel; returns the first that is left. `shifts`: the last
 // vectors may lie over those before, whose elements they compute again.
 // tile_of(j, width, k0, k1) describes columns [j, j + width) and steps [k0, k1), apart from b.
@@ -18,12 +20,17 @@ template <typename T, typename TileOf>
 std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, const Strided<T>& b, std::int64_t k,
                               std::int64_t j, std::int64_t end, bool shifts, const TileOf& tile_of) {
   const auto& kernel = kernels.one_row[by_rows];
-  const std::int64_t width = kernels.one_row_vectors[1] * kernels.lanes, inner = inner_block(k);
+  const std::int64_t inner = inner_block(k);
   const std::int64_t narrow = kernels.one_row_vectors[2] * kernels.lanes;  // of two blocks side by side
   // Every other row of b, or even each, shares its places in a cache. Of fewer rows at a time, with both of two blocks
   // for as many chains, lines are still there when they are needed.
   const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
-  const bool crowded = row_bytes % 2048 == 0, joins = row_bytes % 4096 == 0;
+  const bool crowded = row_bytes % 2048 == 0;
+  // From memory they come a vector's rows at a time: more would be more places there than can be read at once.
+  const bool comes_from_memory = crowded && kernels.lanes * sizeof(T) <= 32 && (end - j) * row_bytes >= kMemoryBytes,
+             joins = row_bytes % 4096 == 0 && !comes_from_memory;
+  const int kind = comes_from_memory ? 0 : 1;
+  const std::int64_t width = kernels.one_row_vectors[kind] * kernels.lanes;
   const auto block_of = [&](std::int64_t at, std::int64_t columns, std::int64_t k0, std::int64_t k1) {
     Tile<T> tile = tile_of(at, columns, k0, k1);
     tile.b = b.at(k0, at);
@@ -40,7 +47,7 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
       const T* const next = k1 < k ? b.at(k1, j) : b.at(0, j + 2 * width <= end ? j + width : j);
       if (!both) {
         const Tile<T> block = block_of(j, width, k0, k1);
-        kernel[1](&block, crowded ? nullptr : next);
+        kernel[kind](&block, crowded && !comes_from_memory ? nullptr : next);
         continue;
       }
       for (std::int64_t i = j; i < j + width; i += narrow) {

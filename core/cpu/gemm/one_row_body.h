@@ -193,14 +193,15 @@ void one_row_kernel(const Tile<typename V::T>* blocks, const typename V::T* next
   OneRow<V, kVectors, kBlocks, kByRows>(blocks, next).run();
 }
 
-// Enough chains to hide the latency of one.
+// Enough chains to hide the latency of one, and no more rows than that: from memory few rows come faster than many.
 template <typename V, int kBlocks>
 constexpr void fill_one_row(MicroKernels<typename V::T>& kernels) {
-  constexpr int kVectors = (V::kLanes <= 8 ? 4 : 2) / kBlocks;
-  kernels.one_row[0][kBlocks] = one_row_kernel<V, kVectors, kBlocks, false>;
-  kernels.one_row[1][kBlocks] = one_row_kernel<V, kVectors, kBlocks, true>;
+  constexpr int kVectors = kBlocks == 0 ? 1 : (V::kLanes < 8 ? 4 : 2) / kBlocks;
+  constexpr int kOfBlocks = kBlocks == 0 ? 1 : kBlocks;
+  kernels.one_row[0][kBlocks] = one_row_kernel<V, kVectors, kOfBlocks, false>;
+  kernels.one_row[1][kBlocks] = one_row_kernel<V, kVectors, kOfBlocks, true>;
   kernels.one_row_vectors[kBlocks] = kVectors;
-  if constexpr (kBlocks > 1) fill_one_row<V, kBlocks - 1>(kernels);
+  if constexpr (kBlocks > 0) fill_one_row<V, kBlocks - 1>(kernels);
 }
 
 }  // namespace
