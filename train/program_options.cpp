@@ -206,7 +206,6 @@ void Program::Options::settle() {
                       workers.batch_size));
   require(run.resume != "auto" || !run.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(run.checkpoint_every == 0 || !run.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
-  require(run.keep_checkpoints == 1 || !run.checkpoint.empty(), "--keep-checkpoints needs --checkpoint FILE");
   require(run.checkpoint_minutes == 0 || !run.checkpoint.empty(), "--checkpoint-minutes needs --checkpoint FILE");
   if (app.count("--lockstep") > 0) check_lockstep();
   require(!workers.portable || workers.logical_shards > 0, "--lockstep-portable belongs to --lockstep");
