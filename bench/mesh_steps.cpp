@@ -68,6 +68,8 @@ class Trainer {
     if (divides != Divides::layers)
       for (const char* norm : {"h.*.norm1", "h.*.norm2", "norm"})
         plan.push_back({norm, ls::distributed::TensorSplit::sequence});
+    if (tokens)
+      for (const char* dropout : {"h.*.dropout", "h.*.dropout1", "h.*.dropout2"}) plan.push_back({dropout, sequence});
     if (sizes.tensor > 1)
       divided_.emplace(
           model_, plan,

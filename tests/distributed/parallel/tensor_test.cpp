@@ -331,7 +331,7 @@ TEST(TensorParallelErrors, NameTheLayerBeforeAnythingChanges) {
           {{"down", TensorSplit::row}, "the 2 inputs of 'down.weight'"},
           {{"table", TensorSplit::vocabulary}, "the 2 rows of 'table.weight'"}})
       EXPECT_EQ(
-          error_of([&] { TensorParallel(small, {rule}, {.group = group}); }),
+          error_of([&, &rule = rule] { TensorParallel(small, {rule}, {.group = group}); }),
           fmt::format("[TensorParallel] {} are fewer than the 3 tensor shards, of which each needs one", message));
     EXPECT_EQ(small.table.weight.size(0), 2);
     struct Dropping : nn::Module {
