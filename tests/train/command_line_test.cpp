@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -166,6 +167,16 @@ TEST(Program, FailsIfItsStdoutCouldNotBeWritten) {
   std::clearerr(stdout);
   EXPECT_EQ(status, 73);
   EXPECT_EQ(of_small_program, 1);
+}
+
+TEST(Main, WhateverIsThrownIsALine) {
+  const auto said = [](const std::function<int()>& body) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(command_line::run_main("small", body), 1);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(said([]() -> int { throw 42; }).find("no std::exception"), std::string::npos);
+  EXPECT_NE(said([]() -> int { throw std::runtime_error(""); }).find("without a message: "), std::string::npos);
 }
 
 TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {

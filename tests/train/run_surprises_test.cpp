@@ -98,6 +98,44 @@ TEST_F(RunSurprises, WhatIsMeasuredTakesNoStepsName) {
   EXPECT_EQ(last.at("accuracy"), 0.5);
 }
 
+TEST_F(RunSurprises, AnotherLearningRateIsTold) {
+  Training stopped({.epochs = 3, .checkpoint = file("e")});
+  stopped.run->callbacks().on_step_end = [&](std::int64_t step, const Tensor&) {
+    if (step == 1) stopped.run->stop();
+  };
+  stopped.run->train();
+  for (const double rate : {0.1, 0.2}) {
+    fs::copy_file(file("e"), file("f"), fs::copy_options::overwrite_existing);
+    Training training({.epochs = 3, .checkpoint = file("f"), .resume = "auto"});
+    training.run->set_schedule([rate](std::int64_t n) { return rate / static_cast<double>(n + 1); });
+    ::testing::internal::CaptureStderr();
+    training.run->train();
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(text.find("it will end with other weights than an undisturbed one") != std::string::npos, rate != 0.1)
+        << text;
+  }
+}
+
+/// Whose content is no text.
+class Unwritten final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return samples()->size(); }
+  data::Batch get_batch(std::span<const std::int64_t> indices) const override { return samples()->get_batch(indices); }
+  std::string content() const override { return "caf\xe9"; }
+};
+
+TEST_F(RunSurprises, ContentThatIsNoTextIsWritten) {
+  for (int i = 0; i < 2; ++i) {
+    Training training({.checkpoint = file("c"), .resume = "auto"});
+    const data::DataLoader loader(std::make_shared<Unwritten>(), {.batch_size = 8, .seed = 3});
+    training::Run run(
+        *training.step, *training.optimizer, loader,
+        [](nn::Module& net, const data::Batch& part) { return cross_entropy(net.forward(part.x), part.y); },
+        {.epochs = i + 1, .checkpoint = file("c"), .resume = "auto", .progress = Progress::none});
+    EXPECT_EQ(run.train().steps, kStepsAnEpoch);
+  }
+}
+
 TEST_F(RunSurprises, NamesOfFoldersAreNoFiles) {
   for (const RunOptions& options : {RunOptions{.save = file("new/")}, RunOptions{.checkpoint = file("new/")},
                                     RunOptions{.profile = file("new/")}, RunOptions{.metrics = file("new/")}}) {
