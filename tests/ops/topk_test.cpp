@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -168,6 +170,32 @@ TEST(OrderStatistics, ANanIsTheMedianAndTheLargest) {
   median(leaf, 1).values.sum().backward();
   EXPECT_EQ(leaf.grad().sum().item(), 3.0);
   EXPECT_EQ(leaf.grad().max().item(), 1.0);
+}
+
+// Integers that lie close together, are far apart, or span all there are: the same groups as of a map.
+TEST(Unique, OfIntegersNearAndFar) {
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min(),
+                         kMost = std::numeric_limits<std::int64_t>::max();
+  const auto check = [](const Tensor& x) {
+    std::map<std::int64_t, std::int64_t> groups;
+    const std::vector<std::int64_t> all = x.to(kInt64).to_vector<std::int64_t>();
+    for (const std::int64_t value : all) ++groups[value];
+    std::vector<std::int64_t> values, counts;
+    for (const auto& [value, count] : groups) {
+      values.push_back(value);
+      counts.push_back(count);
+    }
+    const Unique found = unique(x);
+    EXPECT_EQ(found.values.dtype(), x.dtype());
+    EXPECT_EQ(found.values.to(kInt64).to_vector<std::int64_t>(), values);
+    EXPECT_EQ(found.counts.to_vector<std::int64_t>(), counts);
+    EXPECT_EQ(found.values.to(kInt64).index_select(0, found.inverse.view({-1})).to_vector<std::int64_t>(), all);
+  };
+  const Tensor many = (arange(3000) * 7919) % 613 - 300;
+  for (const Tensor& x : {many, many * 1000003, many.to(kInt32), (many % 100 + 100).to(kUInt8), many > 3,
+                          tensor<std::int64_t>({kMost, kLeast, 0, kMost, -1}),
+                          tensor<std::int64_t>({kMost, kMost - 2, kMost}), tensor<std::int64_t>({kLeast, kLeast + 5})})
+    check(x);
 }
 
 TEST(Unique, ElementsInOrderEachNanByItself) {

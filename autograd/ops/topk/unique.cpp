@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -40,12 +41,48 @@ struct Groups {
   Tensor inverse, counts;
 };
 
+/// Integers that lie close together are counted instead of sorted. False: they do not, and nothing was done.
+template <typename T>
+bool group_by_counting(const T* values, std::int64_t n, Groups& groups, std::vector<std::int64_t>& counts) {
+  if (n == 0) return false;
+  const auto [least, most] = std::minmax_element(values, values + n);
+  const std::uint64_t range = static_cast<std::uint64_t>(*most) - static_cast<std::uint64_t>(*least);
+  if (range > 4 * static_cast<std::uint64_t>(n) + 1024) return false;
+  const auto place = [least = static_cast<std::uint64_t>(*least)](T value) {
+    return static_cast<std::size_t>(static_cast<std::uint64_t>(value) - least);
+  };
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(range) + 1);  // how often, then which group
+  for (std::int64_t i = 0; i < n; ++i) ++numbers[place(values[i])];
+  for (std::int64_t& number : numbers) {
+    if (number == 0) continue;
+    counts.push_back(number);
+    number = static_cast<std::int64_t>(counts.size()) - 1;
+  }
+  groups.first.resize(counts.size());
+  std::int64_t* const inverse = groups.inverse.data<std::int64_t>();
+  for (std::int64_t i = n - 1; i >= 0; --i) {
+    inverse[i] = numbers[place(values[i])];
+    groups.first[static_cast<std::size_t>(inverse[i])] = i;
+  }
+  return true;
+}
+
 /// Rows [n, width], in their order or in rising order, put into groups of neighbours that are equal.
 Groups group(const Tensor& values, bool in_order) {
   const std::int64_t n = values.size(0), width = values.size(1);
   Groups groups;
   groups.inverse = zeros({n}, {.dtype = kInt64});
-  std::vector<std::int64_t> order(static_cast<std::size_t>(n)), counts;
+  std::vector<std::int64_t> order, counts;
+  bool counted = false;
+  if (!in_order && width == 1 && !values.is_floating_point())
+    dispatch_all(values.dtype(), "unique", [&]<typename T>() {
+      if constexpr (std::is_integral_v<T>) counted = group_by_counting(values.data<T>(), n, groups, counts);
+    });
+  if (counted) {
+    groups.counts = tensor(counts);
+    return groups;
+  }
+  order.resize(static_cast<std::size_t>(n));
   if (!in_order && width == 1)
     order = argsort(values.view({n})).to_vector<std::int64_t>();
   else
