@@ -57,6 +57,28 @@ TEST(ProgramOperations, ErrorsNameTheProblem) {
   expect(error_of([] { (void)~zeros({2}); }), "expected bool or integer tensors, found float32");
 }
 
+// Images of one place, which are a product, against the first place of images of two.
+TEST(ProgramOperations, TransposedConvolutionsOfOnePlace) {
+  for (const bool has_bias : {false, true})
+    for (const std::int64_t stride : {1, 3}) {
+      const Tensor weight = make_leaf({3, 4, 5, 2}, 2), bias = make_leaf({4}, 3), factors = make_input({2, 4, 5, 2}, 4);
+      const auto run = [&](bool product) {
+        const Tensor x = make_leaf({2, 3, 1, 1});
+        weight.set_grad({});
+        bias.set_grad({});
+        const Tensor b = has_bias ? bias : Tensor();
+        const Tensor two = cat({x, zeros({2, 3, 1, 1}, options_of(x))}, 2);
+        const Tensor y = product ? conv_transpose2d(x, weight, b, {.stride = stride})
+                                 : conv_transpose2d(two, weight, b, {.stride = 5}).narrow(2, 0, 5);
+        EXPECT_EQ(y.sizes(), (Shape{2, 4, 5, 2}));
+        (y * factors).sum().backward();
+        return TensorList{y.detach(), x.grad(), weight.grad(), has_bias ? bias.grad() : x.grad()};
+      };
+      const TensorList found = run(true), expected = run(false);
+      for (std::size_t i = 0; i < found.size(); ++i) expect_close(found[i], expected[i], 1e-12, 1e-12);
+    }
+}
+
 TEST(ProgramOperations, SmallOnes) {
   const Tensor x = arange(6).to(kFloat64).view({2, 3});
   EXPECT_TRUE(equal(lerp(x, x + 2.0, 0.25), x + 0.5));
