@@ -101,10 +101,10 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     LOCKSTEP_CHECK(bias.dim() == 1 && bias.size(0) == g.in && bias.dtype() == x.dtype(),
                    "[conv_transpose2d] expected a bias of sizes [{}] and dtype {}, found {} and {}", g.in,
                    name(x.dtype()), to_string(bias.sizes()), name(bias.dtype()));
-  // Of images of one place, as a generator begins with, it is a product.
+  // Of images of one place, as a generator begins with, it is a product; on every device, so that bits agree.
   const bool one_place = x.size(2) == 1 && x.size(3) == 1 && options.groups == 1 && options.padding.h == 0 &&
                          options.padding.w == 0 && g.h == weight.size(2) && g.w == weight.size(3) && weight.numel() > 0;
-  if (one_place && x.device().is_cpu()) {
+  if (one_place) {
     const Tensor product = matmul(x.reshape({x.size(0), x.size(1)}), weight.reshape({weight.size(0), -1}));
     const Tensor image = product.view({g.n, g.in, g.h, g.w});
     return bias.defined() ? image + bias.view({g.in, 1, 1}) : image;
