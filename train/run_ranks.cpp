@@ -92,12 +92,10 @@ void Run::State::check_weights() {
   const std::string ranks = others_than_rank0(checksum_digits(sums.data(), sums.size()), *group);
   LOCKSTEP_CHECK(
       ranks.empty(),
-      "[run] after step {} the weights of rank(s) {} are not those of rank 0, which they are in lockstep mode: they "
-      "have "
-      "computed something else since they were last compared (a callback that changes one rank's weights, learning "
-      "rate "
-      "or rounding mode, a broken memory). Nothing is saved; go on from the last checkpoint with --resume auto, and "
-      "find the step by --trace-hashes and lockstep-bisect",
+      "[run] after step {} the weights of rank(s) {} are not those of rank 0, as in lockstep mode they must be: since "
+      "the last comparison something else was computed there (a callback that changes one rank's weights, learning "
+      "rate or rounding mode, a broken memory). Nothing is saved; go on from the last checkpoint with --resume auto, "
+      "and find the step by --trace-hashes and lockstep-bisect",
       done, ranks);
 }
 

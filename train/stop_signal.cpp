@@ -34,6 +34,14 @@ bool stdout_is_broken() {
 
 pid_t owner = 0;  // the process whose training is stopped; a child that it forks has none
 
+/// SIGTERM alone.
+sigset_t stop_set() {
+  sigset_t stop;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTERM);
+  return stop;
+}
+
 void note_stop(int signal) {
   const int saved = errno;
   if (::getpid() != owner) {
@@ -69,9 +77,7 @@ StopSignal::StopSignal(bool active) : active_(active) {
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGTERM, &action, &before_);
   // Who starts a program may have it blocked, which programs inherit.
-  sigset_t stop;
-  ::sigemptyset(&stop);
-  ::sigaddset(&stop, SIGTERM);
+  const sigset_t stop = stop_set();
   ::pthread_sigmask(SIG_UNBLOCK, &stop, &mask_before_);
   ::sigaction(SIGPIPE, nullptr, &before_of_pipe_);
   watches_pipe_ = before_of_pipe_.sa_handler != SIG_IGN;
@@ -81,9 +87,7 @@ StopSignal::StopSignal(bool active) : active_(active) {
 StopSignal::~StopSignal() {
   if (active_) ::sigaction(SIGTERM, &before_, nullptr);
   if (active_ && ::sigismember(&mask_before_, SIGTERM) == 1) {
-    sigset_t stop;
-    ::sigemptyset(&stop);
-    ::sigaddset(&stop, SIGTERM);
+    const sigset_t stop = stop_set();
     ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   }
   if (watches_pipe_) ::sigaction(SIGPIPE, &before_of_pipe_, nullptr);

@@ -9,12 +9,10 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/alike_gradients.h"
 #include "lockstep/distributed/tensor_parallel/tensor_divided.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
 #include "lockstep/nn/linear.h"
-#include "lockstep/nn/norm.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
 #include "lockstep/nn/transformer.h"
 
