@@ -6,7 +6,7 @@
 
 # Most of the time that a small file takes to compile goes into the standard library's headers.
 # lockstep_precompile(<target> <layer>): a precompiled header for the layer's C++ files. Every file still includes what
-# it uses: the sanitizer presets build without. Not with ccache, which would cache nothing then.
+# it uses: the presets ubsan and tsan build without. Not with ccache, which would cache nothing then.
 option(LOCKSTEP_PRECOMPILED_HEADERS "lockstep: precompiled headers for the libraries" ON)
 function(lockstep_precompile target layer)
   if(NOT LOCKSTEP_PRECOMPILED_HEADERS OR CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
