@@ -182,6 +182,18 @@ void find_store_by_environment(Rendezvous& found, const LauncherVariables& launc
   find_store_at(found, host, *port, options, environment, deadline);
 }
 
+/// Ranks that were told different numbers of processes would wait for each other, or for nobody.
+void check_world_sizes(const Rendezvous& found, Deadline deadline) {
+  const std::string own = std::to_string(found.world_size);
+  const std::string said = fmt::format("{} (rank {})", own, found.rank);
+  const std::string first =
+      found.store->compare_set("world_size", "", said, std::max(time_left(deadline), Milliseconds(1)));
+  LOCKSTEP_CHECK(first.starts_with(own + " "),
+                 "[rendezvous] the number of processes is {}, and rank {} was told {}: give all ranks the same "
+                 "WORLD_SIZE (world_size in a URL)",
+                 first, found.rank, own);
+}
+
 }  // namespace
 
 Rendezvous rendezvous(const RendezvousOptions& options, const Environment& environment) {
@@ -224,6 +236,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     const std::string restarts = variable(environment, "LOCKSTEP_RESTART_COUNT");
     found.store = std::make_shared<PrefixStore>("group-" + (restarts.empty() ? "0" : restarts), found.store);
   }
+  if (found.world_size > 1) check_world_sizes(found, deadline);
   return found;
 }
 

@@ -84,7 +84,8 @@ struct Rendezvous {
 /// Without a launcher's word on how many ranks share a machine, a job is on one if its address is a loopback address.
 ///
 /// Finds the store and this process's place. Does not wait for other ranks beyond the store itself. Throws Error naming
-/// the missing variable or query key, the address, and what to do.
+/// the missing variable or query key, the address, and what to do; or two ranks that were told different numbers of
+/// processes.
 Rendezvous rendezvous(const RendezvousOptions& options, const Environment& environment = current_environment());
 
 }  // namespace lockstep::distributed

@@ -4,17 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
 
-#include "lockstep/core/cuda/device.h"
-#include "lockstep/distributed/gloo/gloo.h"
-#include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/store/file_store.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
@@ -168,6 +163,17 @@ TEST(Rendezvous, ByFile) {
   EXPECT_FALSE(std::filesystem::exists(path.text())) << "the last rank deletes the file";
 }
 
+TEST(Rendezvous, RanksWithOtherNumbersOfProcessesAreTold) {
+  const TemporaryPath path;
+  const auto options = [&](int rank, int world_size) {
+    return RendezvousOptions{
+        .url = "file://" + path.text(), .rank = rank, .world_size = world_size, .timeout = kTimeout};
+  };
+  const Rendezvous first = rendezvous(options(0, 2), {});
+  const std::string error = error_of([&] { rendezvous(options(1, 3), {}); });
+  EXPECT_NE(error.find("the number of processes is 2 (rank 0), and rank 1 was told 3"), std::string::npos) << error;
+}
+
 TEST(Rendezvous, AFileThatAKilledJobLeftBeginsAnew) {
   const TemporaryPath path;
   const auto options = [&](int r) {
@@ -306,90 +312,6 @@ TEST(ListenAddress, IsTheOneThatOthersUseIfThisMachineHasIt) {
               listen_address("no-such-host.invalid", deadline_in(Milliseconds(60'000)));
             }).find("cannot resolve"),
             std::string::npos);
-}
-
-TEST(Job, WithoutALauncherIsAlone) {
-  for (const char* name : {"RANK", "WORLD_SIZE"}) unsetenv(name);
-  // As in a pod of Kubernetes beside a service called "master".
-  EXPECT_EQ(read_launcher({{"MASTER_PORT", "tcp://10.0.0.7:80"}}).launcher, "");
-  const Job job = init();
-  EXPECT_EQ(job.rank(), 0);
-  EXPECT_EQ(job.world_size(), 1);
-  EXPECT_EQ(job.local_world_size(), 1);
-  EXPECT_TRUE(job.is_rank0());
-  EXPECT_EQ(job.backend(), "self");
-  EXPECT_EQ(job.device(), Device(kCPU));
-  job.store()->set("a", "1");
-  EXPECT_EQ(job.store()->get("a"), "1");
-}
-
-TEST(Job, BadOptions) {
-  EXPECT_NE(error_of([] { init({.backend = "smoke"}); }).find("backend 'smoke' is not available in this build"),
-            std::string::npos);
-  EXPECT_NE(error_of([] { init({.device = "tpu"}); }).find("device 'tpu' is not understood"), std::string::npos);
-  EXPECT_NE(error_of([] { init({.backend = "nccl", .device = "cpu"}); }).find("nccl"), std::string::npos);
-  if (!cuda::is_available()) {
-    const std::string message = error_of([] { init({.device = "cuda"}); });
-    EXPECT_NE(message.find(cuda::why_unavailable()), std::string::npos) << message;
-  }
-  EXPECT_NE(error_of([] { init({.timeout = Milliseconds(0)}); }).find("timeout is 0 ms"), std::string::npos);
-}
-
-/// Two ranks of one job, as threads, that check their backend and sum something up.
-void meet_through_a_file(const std::string& wish, const std::string& backend) {
-  const TemporaryPath path;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank)
-    threads.emplace_back([&, rank] {
-      Job job = init({.init_method = "file://" + path.text(),
-                      .backend = wish,
-                      .timeout = kTimeout,
-                      .rank = rank,
-                      .world_size = 2});
-      EXPECT_EQ(job.backend(), backend);
-      const Tensor tensor = full({3}, rank + 1);
-      job.process_group()->all_reduce(tensor)->wait();
-      EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, 3.0));
-      const Job moved = std::move(job);
-      EXPECT_EQ(moved.world_size(), 2);
-    });
-  for (std::thread& thread : threads) thread.join();
-}
-
-TEST(Job, RanksOnOneMachineShareMemory) {
-  meet_through_a_file("auto", "shm");
-  meet_through_a_file("shm", "shm");
-}
-
-TEST(Job, GlooIsTakenIfAskedFor) {
-  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
-  meet_through_a_file("gloo", "gloo");
-}
-
-TEST(Job, BackendsAreKnown) {
-  const std::vector<std::string> backends = available_backends();
-  const auto has = [&](const char* name) { return std::count(backends.begin(), backends.end(), name) == 1; };
-  EXPECT_TRUE(has("shm"));
-  EXPECT_EQ(has("gloo"), gloo::is_available());
-}
-
-TEST(Job, RanksThatDoNotComeAreNamed) {
-  const TemporaryPath path;
-  const std::string error = error_of([&] {
-    init({.init_method = "file://" + path.text(), .timeout = Milliseconds(200), .rank = 1, .world_size = 3});
-  });
-  EXPECT_NE(error.find("of 3 ranks, these did not come within 200 ms: 0, 2"), std::string::npos) << error;
-}
-
-TEST(Job, TwoProcessesWithOneRankAreNamed) {
-  const TemporaryPath path;
-  const InitOptions options{
-      .init_method = "file://" + path.text(), .timeout = Milliseconds(500), .rank = 1, .world_size = 3};
-  std::thread first([&] { error_of([&] { init(options); }); });
-  std::this_thread::sleep_for(Milliseconds(100));
-  const std::string error = error_of([&] { init(options); });
-  EXPECT_NE(error.find("rank 1 has come 2 times"), std::string::npos) << error;
-  first.join();
 }
 
 }  // namespace

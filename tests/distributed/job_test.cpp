@@ -1,0 +1,110 @@
+#include "lockstep/distributed/job/job.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/core/cuda/device.h"
+#include "lockstep/distributed/gloo/gloo.h"
+#include "lockstep/distributed/rendezvous/rendezvous.h"
+#include "tests/support/temporary_path.h"
+#include "tests/support/tensor_testing.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using testing::error_of;
+using testing::TemporaryPath;
+
+constexpr Milliseconds kTimeout{20'000};
+
+TEST(Job, WithoutALauncherIsAlone) {
+  for (const char* name : {"RANK", "WORLD_SIZE"}) unsetenv(name);
+  // As in a pod of Kubernetes beside a service called "master".
+  EXPECT_EQ(read_launcher({{"MASTER_PORT", "tcp://10.0.0.7:80"}}).launcher, "");
+  const Job job = init();
+  EXPECT_EQ(job.rank(), 0);
+  EXPECT_EQ(job.world_size(), 1);
+  EXPECT_EQ(job.local_world_size(), 1);
+  EXPECT_TRUE(job.is_rank0());
+  EXPECT_EQ(job.backend(), "self");
+  EXPECT_EQ(job.device(), Device(kCPU));
+  job.store()->set("a", "1");
+  EXPECT_EQ(job.store()->get("a"), "1");
+}
+
+TEST(Job, BadOptions) {
+  EXPECT_NE(error_of([] { init({.backend = "smoke"}); }).find("backend 'smoke' is not available in this build"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { init({.device = "tpu"}); }).find("device 'tpu' is not understood"), std::string::npos);
+  EXPECT_NE(error_of([] { init({.backend = "nccl", .device = "cpu"}); }).find("nccl"), std::string::npos);
+  if (!cuda::is_available()) {
+    const std::string message = error_of([] { init({.device = "cuda"}); });
+    EXPECT_NE(message.find(cuda::why_unavailable()), std::string::npos) << message;
+  }
+  EXPECT_NE(error_of([] { init({.timeout = Milliseconds(0)}); }).find("timeout is 0 ms"), std::string::npos);
+}
+
+/// Two ranks of one job, as threads, that check their backend and sum something up.
+void meet_through_a_file(const std::string& wish, const std::string& backend) {
+  const TemporaryPath path;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      Job job = init({.init_method = "file://" + path.text(),
+                      .backend = wish,
+                      .timeout = kTimeout,
+                      .rank = rank,
+                      .world_size = 2});
+      EXPECT_EQ(job.backend(), backend);
+      const Tensor tensor = full({3}, rank + 1);
+      job.process_group()->all_reduce(tensor)->wait();
+      EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, 3.0));
+      const Job moved = std::move(job);
+      EXPECT_EQ(moved.world_size(), 2);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Job, RanksOnOneMachineShareMemory) {
+  meet_through_a_file("auto", "shm");
+  meet_through_a_file("shm", "shm");
+}
+
+TEST(Job, GlooIsTakenIfAskedFor) {
+  if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
+  meet_through_a_file("gloo", "gloo");
+}
+
+TEST(Job, BackendsAreKnown) {
+  const std::vector<std::string> backends = available_backends();
+  const auto has = [&](const char* name) { return std::count(backends.begin(), backends.end(), name) == 1; };
+  EXPECT_TRUE(has("shm"));
+  EXPECT_EQ(has("gloo"), gloo::is_available());
+}
+
+TEST(Job, RanksThatDoNotComeAreNamed) {
+  const TemporaryPath path;
+  const std::string error = error_of([&] {
+    init({.init_method = "file://" + path.text(), .timeout = Milliseconds(200), .rank = 1, .world_size = 3});
+  });
+  EXPECT_NE(error.find("of 3 ranks, these did not come within 200 ms: 0, 2"), std::string::npos) << error;
+}
+
+TEST(Job, TwoProcessesWithOneRankAreNamed) {
+  const TemporaryPath path;
+  const InitOptions options{
+      .init_method = "file://" + path.text(), .timeout = Milliseconds(500), .rank = 1, .world_size = 3};
+  std::thread first([&] { error_of([&] { init(options); }); });
+  std::this_thread::sleep_for(Milliseconds(100));
+  const std::string error = error_of([&] { init(options); });
+  EXPECT_NE(error.find("rank 1 has come 2 times"), std::string::npos) << error;
+  first.join();
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
