@@ -185,7 +185,11 @@ class Group {
                               {},
                               0,
                               known ? own->text : std::string(),
-                              said != reports.end() && !said->own};
+                              said != reports.end() && !said->own,
+                              {}};
+    if (!known)
+      for (const Worker& worker : workers_)
+        if (worker.ending() && !worker.ending()->failed()) result_.failure->ended_before.push_back(worker.rank());
     end_workers(SIGTERM, patience_.kill_after);
   }
 

@@ -26,6 +26,7 @@ struct Failure {
   std::size_t lines_since = 0;         ///< that others have written to stderr since
   std::string said;                    ///< by its report; empty: it made none
   bool follows = false;                ///< it said that it fails because of another rank, which is not one of these
+  std::vector<int> ended_before;  ///< the ranks that had ended with status 0, if none says that the failure is its own
 };
 
 /// How a group of workers ended.

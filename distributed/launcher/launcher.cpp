@@ -1,5 +1,7 @@
 #include "lockstep/distributed/launcher/launcher.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -244,11 +246,15 @@ class Launcher {
                           failure.last_lines.empty() ? "" : " (it " + failure.said + ")");
     const bool unwritten = failure.had_ended && failure.ending.exit_status == kUnwritten;
     const std::string text =
-        unwritten ? fmt::format(
-                        "rank {} (pid {}){} has done its work, and could not write all that came of it where it "
-                        "should be (status {}, after {:.2f} s)",
-                        failure.rank, failure.pid, where, kUnwritten, failure.seconds)
-                  : fmt::format("rank {} (pid {}){} failed first: {}", failure.rank, failure.pid, where, what);
+        unwritten
+            ? fmt::format(
+                  "rank {} (pid {}){} has done its work, and could not write all that came of it where it "
+                  "should be (status {}, after {:.2f} s)",
+                  failure.rank, failure.pid, where, kUnwritten, failure.seconds)
+            : fmt::format("rank {} (pid {}){} failed first: {}{}", failure.rank, failure.pid, where, what,
+                          failure.ended_before.empty() ? ""
+                                                       : fmt::format("; before it rank {} had ended with status 0",
+                                                                     fmt::join(failure.ended_before, ", ")));
     if (failure.last_lines.empty()) {
       const std::string said = failure.said.empty() ? "it wrote nothing to stderr" : "it " + failure.said;
       say(text + "; " + said);

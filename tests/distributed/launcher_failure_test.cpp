@@ -50,5 +50,15 @@ TEST(Launcher, NamesTheRankThatSaidThatItFailsThoughItDoesNotEnd) {
   EXPECT_TRUE(has(run.err, "it had said that it fails, and did not end by itself (it threw: no milk)"));
 }
 
+// One that calls exit() has not failed, but is what the others fail of.
+TEST(Launcher, NamesTheRankThatHadEndedAsIfItsWorkWereDone) {
+  const Finished run = run_shell(
+      "case $RANK in 1) exit 0;; "
+      "*) sleep 0.3; echo \"$RANK ~rank 1 called exit()\" >/proc/self/fd/${LOCKSTEP_FAILURE_PIPE%%:*}; exit 3;; esac");
+  EXPECT_EQ(run.status, 3);
+  EXPECT_TRUE(has(run.err, "failed first: it exited with status 3"));
+  EXPECT_TRUE(has(run.err, "; before it rank 1 had ended with status 0"));
+}
+
 }  // namespace
 }  // namespace lockstep::launcher_test
