@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -57,6 +58,7 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
       checkpoints(options.checkpoint, options.keep_checkpoints),
       agreement(group),
       losses([this](const StepReport& report) {
+        look_at_loss(report);
         for (const auto& sink : sinks) sink->step(report);
       }) {
   const auto not_negative = [](const char* name, auto value) {
@@ -167,6 +169,17 @@ void Run::State::begin() {
                  first_step > 0);
   signal.emplace(!options.checkpoint.empty());
   last_save = Clock::now();
+}
+
+void Run::State::look_at_loss(const StepReport& report) {
+  if (is_rank0 && !told_of_loss && !std::isfinite(report.loss)) {
+    logging::warn(
+        "[run] the loss of step {} is {}{}: weights that follow it may be of no use. Look for such values in the data, "
+        "lower the learning rate, or limit gradients (max_grad_norm); the training goes on",
+        report.step, report.loss, last_loss ? fmt::format(", after {:.4g}", *last_loss) : "");
+    told_of_loss = true;
+  }
+  last_loss = report.loss;
 }
 
 void Run::State::train_epoch(std::int64_t epoch) {

@@ -35,6 +35,8 @@ struct Run::State {
 
   // --- run.cpp ---
   void begin();
+  /// Tells once of a loss that is no finite number.
+  void look_at_loss(const StepReport& report);
   void train_epoch(std::int64_t epoch);
   Tensor train_on(const data::Batch& batch);
   void end_epoch(std::int64_t epoch);
@@ -102,6 +104,8 @@ struct Run::State {
   bool told_of_room = false;    // that checkpoints gave way to newer ones
   Agreement agreement;
   LossLog losses;
+  std::optional<double> last_loss;
+  bool told_of_loss = false;
   std::optional<HashTrace> hashes;
   std::optional<StopSignal> signal;
   std::vector<std::unique_ptr<Sink>> sinks;

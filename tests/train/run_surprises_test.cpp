@@ -116,6 +116,19 @@ TEST_F(RunSurprises, AnotherLearningRateIsTold) {
   }
 }
 
+TEST_F(RunSurprises, ALossThatIsNoNumberIsToldOnce) {
+  for (const double rate : {0.1, 1e30}) {
+    Training training({.epochs = 2});
+    training.run->set_schedule([rate](std::int64_t) { return rate; });
+    ::testing::internal::CaptureStderr();
+    training.run->train();
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    const std::size_t first = text.find("[run] the loss of step ");
+    EXPECT_EQ(first != std::string::npos, rate != 0.1) << text;
+    EXPECT_EQ(text.rfind("[run] the loss of step "), first) << text;
+  }
+}
+
 /// Whose content is no text.
 class Unwritten final : public data::Dataset {
  public:
