@@ -4,8 +4,8 @@
 #
 #   scripts/test.sh [PRESET...]
 #
-# Presets: cpu, cuda, emulated, asan, ubsan, tsan (CMakePresets.json), each built in build/PRESET, and tsan_core, of tsan
-# the tests of core and autograd alone. Without any, LOCKSTEP_TEST_PRESETS, else cuda where nvcc is found and cpu where it
+# Presets: cpu, cuda, emulated, asan, ubsan, tsan (CMakePresets.json), each built in build/PRESET; asan_core, of asan the
+# tests of libraries alone; and tsan_core, of tsan those of core and autograd. Without any, LOCKSTEP_TEST_PRESETS, else cuda where nvcc is found and cpu where it
 # is not. LOCKSTEP_JOBS: compilers and tests at a time (default: cores).
 # Real data is taken from LOCKSTEP_DATA, or data/mnist if scripts/get_mnist.sh has put it there.
 # Status: 0 all passed, 1 something failed, 2 wrong usage.
@@ -32,7 +32,7 @@ if ((${#presets[@]} == 0)); then
 fi
 for preset in "${presets[@]}"; do
   case "$preset" in
-    cpu | cuda | emulated | asan | ubsan | tsan | tsan_core) ;;
+    cpu | cuda | emulated | asan | asan_core | ubsan | tsan | tsan_core) ;;
     *)
       echo "test: unknown preset '$preset'; see scripts/test.sh --help" >&2
       exit 2
@@ -52,7 +52,7 @@ for preset in "${presets[@]}"; do
   folder=build/${preset%_core}
   log=$folder/build.log
   mkdir -p "$folder"
-  # Of the presets for ThreadSanitizer only what they test is built: CMakePresets.json names it.
+  # Of presets for sanitizers only what they test is built: CMakePresets.json names it.
   if ! { cmake --preset "${preset%_core}" && cmake --build --preset "$preset" -j "$jobs"; } >"$log" 2>&1; then
     grep -A 20 -E 'FAILED|CMake Error|error:' "$log" | head -n 60 >&2 || tail -n 40 "$log" >&2
     report+=("$preset: the build failed; see $log")
