@@ -86,6 +86,9 @@ LauncherVariables read_launcher(const Environment& environment) {
   const auto text = [&](std::string_view name) { return std::string(text_of(environment, name)); };
   LauncherVariables found;
   found.master_addr = text("MASTER_ADDR");
+  // An IPv6 address as it is written in URLs.
+  if (found.master_addr.starts_with('[') && found.master_addr.ends_with(']'))
+    found.master_addr = found.master_addr.substr(1, found.master_addr.size() - 2);
   if (const auto port = parse_number<std::uint16_t>(text_of(environment, "MASTER_PORT"))) found.master_port = *port;
   if (has("RANK") || has("WORLD_SIZE")) {
     found.launcher = "lockstep-run or torchrun";

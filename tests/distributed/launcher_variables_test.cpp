@@ -111,5 +111,10 @@ TEST_P(PartOfALauncher, IsAnErrorUnlessTheProgramKnowsItsPlace) {
   EXPECT_EQ(rendezvous(told, GetParam().environment).world_size, 1);
 }
 
+TEST(LauncherVariables, AnAddressMayBeWrittenAsInUrls) {
+  for (const char* address : {"::1", "[::1]"})
+    EXPECT_EQ(read_launcher({{"MASTER_ADDR", address}}).master_addr, "::1") << address;
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
