@@ -166,12 +166,10 @@ TEST_F(Spawn, TheFirstExceptionIsPassedOnAndTheOthersAreEnded) {
 TEST_F(Spawn, OfSeveralExceptionsTheFirstInTimeCounts) {
   const SpawnError error = failure_of(
       [&](int rank) {
-        // One after the other, so soon that the parent finds all of them ended at once.
-        while (board_->ready != 3 - rank) std::this_thread::yield();
-        struct Next {
-          Board* board;
-          ~Next() { ++board->ready; }
-        } next{board_};
+        // One after the other, so soon that the parent may find all of them ended at once.
+        board_->pid[rank] = getpid();
+        while (rank < 3 && (board_->pid[rank + 1] == 0 || launcher_test::is_running(board_->pid[rank + 1])))
+          std::this_thread::yield();
         throw Error(rank == 3 ? "the cause" : "a consequence");
       },
       4);
