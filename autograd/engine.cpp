@@ -12,6 +12,7 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/graph_task.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/binary_computation.h"
 #include "lockstep/core/channels_last.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/profile.h"
@@ -49,6 +50,8 @@ void add_pending(TensorList& pending, std::uint32_t outputs, std::uint32_t input
     slot = std::move(grad);
   } else if (GradMode::enabled()) {
     slot = add(slot, grad);
+  } else if (Tensor sum = elementwise_sum(slot, grad); sum.defined()) {
+    slot = std::move(sum);
   } else if (is_own(slot)) {
     add_values_(slot, grad);
   } else {

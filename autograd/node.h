@@ -69,6 +69,9 @@ class Node : public RefCounted {
   /// apply() computes each input's gradient for itself, by an operation of some cost, and none that needs_grad()
   /// denies: a pass may call it for some inputs first and later for the others. See Note [Deferred gradients].
   virtual bool gradients_are_apart() const { return false; }
+  /// apply() makes functions of each element of the gradients, which can be joined to what these wait for
+  /// (Note [Elementwise chains]).
+  virtual bool is_elementwise() const { return false; }
   /// Adds what apply() would give for the only input to `sum`, a contiguous tensor of that shape which nobody else
   /// sees. False: it did not, and apply() is called. Parts of a tensor override it, whose gradients are mostly zeros.
   virtual bool add_to(const Tensor& /*grad*/, const Tensor& /*sum*/) { return false; }

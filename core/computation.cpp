@@ -67,6 +67,7 @@ void Computation::enlist() {
   watch_forks();
   const std::lock_guard lock(list_mutex);
   older_ = newest;
+  age_ = newest ? newest->age_ + 1 : 1;
   if (newest) newest->newer_ = this;
   newest = this;
   if (stream_) ++on_devices;
@@ -120,6 +121,10 @@ bool Computation::pending() const {
   return false;
 }
 
+std::uint32_t Computation::holders_of(std::size_t i) const {
+  return results_[i]->use_count();
+}
+
 void Computation::deliver(std::size_t i, Tensor value) {
   if (wants(i)) results_[i]->adopt(*value.storage());
 }
@@ -142,17 +147,25 @@ void Computation::forget(const Storage& result) {
 
 Computation::Chain Computation::lock_chain() {
   Chain chain;
-  chain.locks.emplace_back(mutex_);
-  if (!pending()) return chain;
-  chain.members.push_back(this);  // newest first
-  while (true) {
-    const Computation& last = *chain.members.back();
-    if (last.inputs_.empty() || last.is_laid_out() || !last.inputs_[0].storage()->is_pending()) break;
-    Computation* const before = last.inputs_[0].storage()->computation();
-    std::unique_lock lock(before->mutex_);
-    if (!last.inputs_[0].storage()->is_pending()) break;  // another thread was computing it
+  const auto by_age = [](const Computation* a, const Computation* b) { return a->age_ < b->age_; };
+  std::vector<Computation*> found{this};  // a heap: the newest is locked first
+  while (!found.empty()) {
+    std::ranges::pop_heap(found, by_age);
+    Computation* const next = found.back();
+    found.pop_back();
+    if (!chain.members.empty() && chain.members.back() == next) continue;  // found twice
+    std::unique_lock lock(next->mutex_);
+    if (!next->pending()) continue;  // another thread was computing it
     chain.locks.push_back(std::move(lock));
-    chain.members.push_back(before);
+    chain.members.push_back(next);
+    if (next->is_laid_out()) continue;
+    const std::size_t inputs = next->inputs_.size();
+    const std::size_t waiting = next->is_elementwise() ? inputs : std::min<std::size_t>(inputs, 1);
+    for (std::size_t i = 0; i < waiting; ++i) {
+      if (!next->inputs_[i].storage()->is_pending()) continue;
+      found.push_back(next->inputs_[i].storage()->computation());
+      std::ranges::push_heap(found, by_age);
+    }
   }
   std::reverse(chain.members.begin(), chain.members.end());
   return chain;
@@ -176,6 +189,12 @@ void Computation::settle() {
   const std::span<Computation* const> members = chain.members;
   if (members.empty()) return;
   run([&] {
+    {
+      std::optional<profile::ModuleScope> module;
+      if (profile::enabled()) [[unlikely]]
+        module.emplace(profile::module_of(this));
+      if (compute_graph(members)) return;
+    }
     for (std::size_t head = 0; head < members.size();) {
       const std::span<Computation* const> links = members.subspan(head + 1);
       std::optional<profile::ModuleScope> module;
@@ -191,6 +210,15 @@ void Computation::settle() {
     }
   });
   for (Computation* each : members) taken.push_back(each->take_inputs_if_done());
+}
+
+bool Computation::with_graph(const std::function<void(std::span<Computation* const>)>& work) {
+  std::vector<Tensors> taken;  // let go of without the locks
+  const Chain chain = lock_chain();
+  if (chain.members.empty()) return false;
+  run([&] { work(chain.members); });
+  for (Computation* each : chain.members) taken.push_back(each->take_inputs_if_done());
+  return true;
 }
 
 void Computation::compute_laid_out() {
@@ -278,9 +306,11 @@ void Computation::settle_readers(const Storage& values) {
     for (Computation* each = newest; each; each = each->older_) all.push_back(each);
     for (auto next = all.rbegin(); next != all.rend(); ++next) {
       Computation* const each = *next;
-      const Tensor& first = each->inputs_[0];
-      const bool follows =
-          std::ranges::any_of(found, [&](const auto& other) { return first.storage()->computation() == other.get(); });
+      const bool follows = std::ranges::any_of(found, [&](const auto& other) {
+        return std::ranges::any_of(each->inputs_, [&](const Tensor& input) {
+          return input.defined() && input.storage()->computation() == other.get();
+        });
+      });
       if ((follows || each->reads(values)) && each->retain_if_held())
         found.push_back(IntrusivePtr<Computation>::adopt(each));
     }
@@ -298,6 +328,10 @@ std::vector<IntrusivePtr<Computation>> Computation::find_those(const Which& whic
       if (which(*each) && each->retain_if_held()) found.push_back(IntrusivePtr<Computation>::adopt(each));
   }
   return found;
+}
+
+bool Computation::is_computing() {
+  return computing;
 }
 
 void Computation::settle_all() {
@@ -351,7 +385,8 @@ bool may_wait(std::int64_t work, std::initializer_list<Tensor*> operands) {
 Computation* joinable(const Tensor& tensor) {
   auto* const computation = pending_result_of<Computation>(tensor);
   if (!computation || computation->length() >= kMaxLength) return nullptr;
-  return computation->is_laid_out() || computation->is_elsewhere() ? nullptr : computation;
+  const bool is_apart = computation->is_laid_out() || computation->is_elsewhere() || computation->is_elementwise();
+  return is_apart ? nullptr : computation;
 }
 
 }  // namespace lockstep

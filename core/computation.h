@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <mutex>
 #include <optional>
@@ -36,6 +38,7 @@ namespace lockstep {
 ///   copied or not waited for (may_wait()).
 /// - Only the first input of a computation may be pending itself, and chains are short; operations that begin one
 ///   compute their inputs first. So no graph builds up, and inputs live until the next operation that is not joined.
+///   Functions of each element are the exception (Note [Elementwise chains] in core/elementwise_computation.h).
 /// - Any thread may ask. A computation is made once, by one thread; others wait. A thread that holds the lock of one
 ///   takes those of computations before it, never after it, so they do not wait for each other. An error leaves it
 ///   pending.
@@ -75,7 +78,11 @@ class Computation : public RefCounted {
 
   /// Its results are kept by other processes: what asks for an address may wait for these, or be refused.
   virtual bool is_elsewhere() const { return false; }
+  /// An ElementwiseComputation: each of its inputs may be the pending result of another, and of no other kind.
+  virtual bool is_elementwise() const { return false; }
 
+  /// This thread computes one: nothing is left pending meanwhile.
+  static bool is_computing();
   /// Every pending result of the process.
   static void settle_all();
   /// Every one on this CUDA device.
@@ -105,6 +112,12 @@ class Computation : public RefCounted {
   /// there is no kernel for that.
   virtual bool compute_through(std::span<Computation* const> /*links*/) { return false; }
 
+  /// Delivers the result of this one, the last of `members`, which are all that it is made of and pending, in the order
+  /// in which they were made. False, with nothing done: it is computed by the two functions above.
+  virtual bool compute_graph(std::span<Computation* const> /*members*/) { return false; }
+  /// Calls work(members) as compute_graph() is called, if the result is pending; else returns false.
+  bool with_graph(const std::function<void(std::span<Computation* const>)>& work);
+
   /// Computes the result of the last of `links`, or this one's if there are none, as [n, height, width, channels].
   /// Undefined, with nothing done, if there is no kernel for that.
   virtual Tensor compute_channels_last(std::span<Computation* const> /*links*/) { return {}; }
@@ -117,10 +130,14 @@ class Computation : public RefCounted {
   /// From now on the result is a copy of `values`, its values laid out.
   void lay_out(Tensor values);
 
+  /// All of them; for who holds the lock.
+  std::span<const Tensor> inputs() const { return inputs_; }
   /// The i-th of the inputs.
   const Tensor& input(std::size_t i) const { return inputs_[i]; }
   /// Somebody holds result number i, and it is pending.
   bool wants(std::size_t i) const;
+  /// References to result number i, those of computations that read it among them. It is wanted.
+  std::uint32_t holders_of(std::size_t i) const;
   /// Result number i: a contiguous tensor that nobody else holds. Dropped if it is not wanted.
   void deliver(std::size_t i, Tensor value);
   /// For heads, which deliver results of links.
@@ -154,7 +171,7 @@ class Computation : public RefCounted {
   /// channels_last() for who does not read them: no stream waits.
   Tensor lay_out_if_possible();
 
-  /// This computation and those before it that are pending, oldest first, and locked.
+  /// This computation and those that it reads and are pending, oldest first, and locked.
   struct Chain {
     std::vector<std::unique_lock<std::mutex>> locks;
     std::vector<Computation*> members;
@@ -174,6 +191,7 @@ class Computation : public RefCounted {
   const void* thread_;                  ///< that made it: an address that each living thread has for itself
   std::atomic<bool> laid_out_{false};   ///< the inputs are one: the values of the result, channels last
 
+  std::uint64_t age_ = 0;  ///< rises with each that has inputs
   // Among all that have inputs, by age; guarded by the list's mutex.
   Computation* older_ = nullptr;
   Computation* newer_ = nullptr;

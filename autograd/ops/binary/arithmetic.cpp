@@ -45,6 +45,16 @@ Tensor compute_laid_out(BinaryOp op, const Operand& a, const Operand& b, double 
   return from_channels_last(out);
 }
 
+/// op(a, b) of `dtype`, which may be left pending.
+Tensor compute_now_or_later(BinaryOp op, const Operand& a, const Operand& b, double alpha, DType dtype,
+                            const char* name) {
+  const Shape sizes = binary::result_sizes(a, b, name);
+  if (Tensor later = elementwise_binary(op, a, b, alpha, sizes, dtype); later.defined()) return later;
+  Tensor out = empty(sizes, {.dtype = dtype, .device = (a.tensor ? a.tensor : b.tensor)->device()});
+  binary_kernel(out)(op, alpha, a, b, cpu::compute_dtype(dtype), out);
+  return out;
+}
+
 }  // namespace
 
 Tensor binary::compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, const char* name) {
@@ -52,16 +62,12 @@ Tensor binary::compute(BinaryOp op, const Operand& a, const Operand& b, double a
   DType dtype = binary::promote(a, b);
   if (op == BinaryOp::div && !is_floating_point(dtype)) dtype = kFloat32;
   if (Tensor laid_out = compute_laid_out(op, a, b, alpha, dtype); laid_out.defined()) return laid_out;
-  Tensor out = binary::make_result(a, b, dtype, name);
-  binary_kernel(out)(op, alpha, a, b, cpu::compute_dtype(dtype), out);
-  return out;
+  return compute_now_or_later(op, a, b, alpha, dtype, name);
 }
 
 Tensor binary::compute_wide(BinaryOp op, const Operand& a, const Operand& b) {
   const DType dtype = cpu::compute_dtype(binary::promote(a, b));
-  Tensor out = binary::make_result(a, b, dtype, "binary");
-  binary_kernel(out)(op, 1.0, a, b, dtype, out);
-  return out;
+  return compute_now_or_later(op, a, b, 1.0, dtype, "binary");
 }
 
 namespace {

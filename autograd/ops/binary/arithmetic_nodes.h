@@ -10,6 +10,7 @@ namespace lockstep::binary {
 class AddBackward final : public Node {
  public:
   const char* name() const override { return "AddBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override;
   TensorList apply_recorded(TensorList grads) override;
 
@@ -21,6 +22,7 @@ class AddBackward final : public Node {
 class AddScalarBackward final : public Node {
  public:
   const char* name() const override { return "AddScalarBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override { return grads; }
   TensorList apply_recorded(TensorList grads) override { return grads; }
 };
@@ -29,6 +31,7 @@ class AddScalarBackward final : public Node {
 class MulBackward final : public Node {
  public:
   const char* name() const override { return "MulBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override;
   TensorList apply_recorded(TensorList grads) override;
 
@@ -38,6 +41,7 @@ class MulBackward final : public Node {
 class LerpBackward final : public Node {
  public:
   const char* name() const override { return "LerpBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override;
   TensorList apply_recorded(TensorList grads) override;
 
@@ -48,6 +52,7 @@ class LerpBackward final : public Node {
 class MulScalarBackward final : public Node {
  public:
   const char* name() const override { return "MulScalarBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override;
   TensorList apply_recorded(TensorList grads) override;
 
@@ -59,6 +64,7 @@ class MulScalarBackward final : public Node {
 class DivBackward final : public Node {
  public:
   const char* name() const override { return "DivBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override;
   TensorList apply_recorded(TensorList grads) override;
 

@@ -2,9 +2,20 @@
 
 // The binary family as part of Note [Pending values]. For operations (.cpp files) only.
 
+#include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/core/computation.h"
 
 namespace lockstep {
+
+/// op(a, b) of Note [Elementwise chains], left pending; undefined if it is to be computed at the call. `sizes` and
+/// `dtype` are the result's.
+Tensor elementwise_binary(BinaryOp op, const Operand& a, const Operand& b, double alpha, const Shape& sizes,
+                          DType dtype);
+/// The same of a comparison of operands of that compute type, and of a choice, whose `dtype` is the result's.
+Tensor elementwise_compare(CompareOp op, const Operand& a, const Operand& b, const Shape& sizes, DType type);
+Tensor elementwise_where(const Tensor& condition, const Operand& a, const Operand& b, const Shape& sizes, DType dtype);
+/// a + b of gradients, of the same sizes and dtype; undefined unless one of them is pending in this way.
+Tensor elementwise_sum(const Tensor& a, const Tensor& b);
 
 /// The sum of a pending tensor and another of its sizes and dtype: x + other, or other + x.
 class SumComputation final : public Computation {

@@ -18,17 +18,8 @@ namespace {
 
 using cpu::kRowChunk;
 
-/// Rows of each operand, converted to C: one begins `step` elements behind the other. A row whose elements are all the
-/// same counts as a single value.
 template <typename C>
-struct Side {
-  const C* data;
-  bool one;
-  std::int64_t step;
-};
-template <typename C, typename O>
-using RowsFunction = void (*)(double alpha, Side<C> a, Side<C> b, O* out, std::int64_t step, std::int64_t rows,
-                              std::int64_t count);
+using Side = BinarySide<C>;
 
 /// Some operations have a straight line for operands that are "near": remainder() and floor division of floating-point
 /// numbers where the quotient is far below the numbers that have no fractions, powers of doubles where nothing is
@@ -138,15 +129,15 @@ void apply_rows(double alpha, Side<C> a, Side<C> b, O* out, std::int64_t step, s
 }
 
 template <typename C>
-RowsFunction<C, C> rows_function(BinaryOp op) {
-  RowsFunction<C, C> rows = nullptr;
+BinaryRows<C, C> rows_function(BinaryOp op) {
+  BinaryRows<C, C> rows = nullptr;
   binary::visit<C>(op, [&]<typename F>() { rows = apply_rows<F, C, C>; });
   return rows;
 }
 
 template <typename C>
-RowsFunction<C, bool> rows_function(CompareOp op) {
-  RowsFunction<C, bool> rows = nullptr;
+BinaryRows<C, bool> rows_function(CompareOp op) {
+  BinaryRows<C, bool> rows = nullptr;
   binary::visit<C>(op, [&]<typename F>() { rows = apply_rows<F, C, bool>; });
   return rows;
 }
@@ -188,7 +179,7 @@ bool dense_as(const Operand& operand, const Tensor& out) {
 
 template <typename C, typename O, typename Op>
 void run(Op op, double alpha, const Operand& a, const Operand& b, const Tensor& out) {
-  const RowsFunction<C, O> apply = rows_function<C>(op);
+  const BinaryRows<C, O> apply = rows_function<C>(op);
   LOCKSTEP_ASSERT(apply, "operation {} has no {} kernel", static_cast<int>(op), name(dtype_of<C>));
   const Source<C> from_a(a), from_b(b);
   const cpu::RowTarget<O> target{out.raw_data(), out.dtype()};
@@ -343,6 +334,19 @@ void binary_cpu(BinaryOp op, double alpha, const Operand& a, const Operand& b, D
   }
   with_compute_type(compute, [&]<typename C>() { run<C, C>(op, alpha, a, b, out); });
 }
+
+template <typename C>
+BinaryRows<C, C> binary_rows(BinaryOp op) {
+  return rows_function<C>(op);
+}
+template BinaryRows<float, float> binary_rows(BinaryOp);
+template BinaryRows<double, double> binary_rows(BinaryOp);
+template <typename C>
+BinaryRows<C, bool> compare_rows(CompareOp op) {
+  return rows_function<C>(op);
+}
+template BinaryRows<float, bool> compare_rows(CompareOp);
+template BinaryRows<double, bool> compare_rows(CompareOp);
 
 void compare_cpu(CompareOp op, const Operand& a, const Operand& b, DType compute, const Tensor& out) {
   if (compute == kInt64 && are_truths(a, b)) {

@@ -111,6 +111,23 @@ CompareKernel compare_cpu, compare_cuda;
 using WhereKernel = void(const Tensor& condition, const Operand& a, const Operand& b, const Tensor& out);
 WhereKernel where_cpu, where_cuda;
 
+/// Rows of an operand on the CPU, converted to the compute type: one begins `step` elements behind the other. A row
+/// whose elements are all the same counts as a single value.
+template <typename C>
+struct BinarySide {
+  const C* data;
+  bool one;
+  std::int64_t step;
+};
+template <typename C, typename O>
+using BinaryRows = void (*)(double alpha, BinarySide<C> a, BinarySide<C> b, O* out, std::int64_t step,
+                            std::int64_t rows, std::int64_t count);
+/// The loop of `op` for C, float or double; null if there is none.
+template <typename C>
+BinaryRows<C, C> binary_rows(BinaryOp op);
+template <typename C>
+BinaryRows<C, bool> compare_rows(CompareOp op);
+
 /// A new tensor op(a, b), recording nothing: for backward functions. Broadcasts and promotes.
 Tensor binary_values(BinaryOp op, const Operand& a, const Operand& b, double alpha = 1.0);
 /// True where a and b are equal or both NaN.

@@ -1,6 +1,8 @@
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/binary_computation.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {
@@ -11,8 +13,12 @@ Tensor compare(CompareOp op, const Operand& a, const Operand& b, const char* nam
   if (a.tensor && b.tensor && binary::are_apart(*a.tensor, *b.tensor)) [[unlikely]]
     return compare(op, binary::beside(*a.tensor, *b.tensor), binary::beside(*b.tensor, *a.tensor), name);
   binary::check_operands(a, b, name);
-  Tensor out = binary::make_result(a, b, kBool, name);
-  compare_kernel(out)(op, a, b, cpu::compute_dtype(binary::promote(a, b)), out);
+  const DType type = cpu::compute_dtype(binary::promote(a, b));
+  const Shape sizes = binary::result_sizes(a, b, name);
+  Tensor out = elementwise_compare(op, a, b, sizes, type);
+  if (out.defined()) return out;
+  out = empty(sizes, {.dtype = kBool, .device = (a.tensor ? a.tensor : b.tensor)->device()});
+  compare_kernel(out)(op, a, b, type, out);
   return out;
 }
 

@@ -47,11 +47,10 @@ DType promote(const Operand& a, const Operand& b) {
                                                                                     : promote_types(dtype, number);
 }
 
-Tensor make_result(const Operand& a, const Operand& b, DType dtype, const char* op) {
+Shape result_sizes(const Operand& a, const Operand& b, const char* op) {
   const Tensor& first = a.tensor ? *a.tensor : *b.tensor;
-  const TensorOptions options{.dtype = dtype, .device = first.device()};
-  if (!a.tensor || !b.tensor || b.tensor->sizes() == first.sizes()) return empty(first.sizes(), options);
-  return empty(broadcast_shapes(first.sizes(), b.tensor->sizes(), op), options);
+  if (!a.tensor || !b.tensor || b.tensor->sizes() == first.sizes()) return first.sizes();
+  return broadcast_shapes(first.sizes(), b.tensor->sizes(), op);
 }
 
 }  // namespace lockstep::binary

@@ -34,8 +34,8 @@ Tensor beside(const Tensor& x, const Tensor& other);
 /// The promoted dtype of both, as torch.result_type: a tensor without dimensions counts like a number beside one that
 /// has some, so that float16 [3] times a float32 scalar tensor stays float16.
 DType promote(const Operand& a, const Operand& b);
-/// An uninitialised result of the broadcast shape.
-Tensor make_result(const Operand& a, const Operand& b, DType dtype, const char* op);
+/// The shape that both broadcast to.
+Shape result_sizes(const Operand& a, const Operand& b, const char* op);
 
 /// A new tensor op(a, b), recording nothing. Errors name `op_name`.
 Tensor compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, const char* op_name);

@@ -1,4 +1,5 @@
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/binary_computation.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -25,7 +26,9 @@ Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {
   Shape sizes = condition.sizes();
   if (a.tensor) sizes = broadcast_shapes(sizes, a.tensor->sizes(), "where");
   if (b.tensor) sizes = broadcast_shapes(sizes, b.tensor->sizes(), "where");
-  Tensor out = empty(sizes, {.dtype = dtype, .device = condition.device()});
+  Tensor out = elementwise_where(condition, a, b, sizes, dtype);
+  if (out.defined()) return out;
+  out = empty(sizes, {.dtype = dtype, .device = condition.device()});
   where_kernel(out)(condition, a, b, out);
   return out;
 }
@@ -33,6 +36,7 @@ Tensor choose(const Tensor& condition, const Operand& a, const Operand& b) {
 class WhereBackward final : public Node {
  public:
   const char* name() const override { return "WhereBackward"; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override {
     const Tensor& chosen = saved(0);
     TensorList results(2);

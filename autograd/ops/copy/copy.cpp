@@ -21,7 +21,11 @@ class CloneBackward final : public Node {
 class CastBackward final : public Node {
  public:
   const char* name() const override { return "CastBackward"; }
-  TensorList apply(TensorList grads) override { return {cast_in_either_order(grads[0], dtype)}; }
+  bool is_elementwise() const override { return true; }
+  TensorList apply(TensorList grads) override {
+    const Tensor later = elementwise_cast(grads[0], dtype);
+    return {later.defined() ? later : cast_in_either_order(grads[0], dtype)};
+  }
   TensorList apply_recorded(TensorList grads) override { return {grads[0].to(dtype)}; }
 
   DType dtype = kFloat32;
@@ -93,7 +97,8 @@ Tensor Tensor::contiguous() const {
 Tensor Tensor::to(DType dtype) const {
   LOCKSTEP_CHECK(defined(), "[to] the tensor is undefined");
   if (dtype == this->dtype()) return *this;
-  Tensor out = cast_in_either_order(*this, dtype);
+  Tensor out = elementwise_cast(*this, dtype);
+  if (!out.defined()) out = cast_in_either_order(*this, dtype);
   if (!lockstep::is_floating_point(dtype)) return out;
   if (auto* node = record<CastBackward>(out, {this})) node->dtype = this->dtype();
   return out;

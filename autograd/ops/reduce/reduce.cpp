@@ -31,16 +31,20 @@ Tensor as_it_lies(const Tensor& x) {
   return values.defined() ? in_order_of_channels(values) : x;
 }
 
+void reduce(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (!reduce_elements(op, x, about, divisor, out)) reduce_kernel(x)(op, as_it_lies(x), about, divisor, out);
+}
+
 Tensor run(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const ReduceDims& dims, DType dtype) {
   Tensor out = empty(dims.result_sizes, {.dtype = dtype, .device = x.device()});
-  reduce_kernel(x)(op, as_it_lies(x), about, divisor, dims.with_kept_dims(out));
+  reduce(op, x, about, divisor, dims.with_kept_dims(out));
   return out;
 }
 
 /// The same with the reduced dimensions kept, for further work on x.
 Tensor run_kept(ReduceOp op, const Tensor& x, double divisor, const ReduceDims& dims, DType dtype) {
   Tensor out = empty(dims.kept_sizes, {.dtype = dtype, .device = x.device()});
-  reduce_kernel(x)(op, as_it_lies(x), nullptr, divisor, out);
+  reduce(op, x, nullptr, divisor, out);
   return out;
 }
 
@@ -203,7 +207,7 @@ Tensor sum_of_squares(const Tensor& x, const Shape& dims, bool keepdim) {
 }
 
 void reduce_sum(const Tensor& x, const Tensor& out) {
-  reduce_kernel(x)(ReduceOp::sum, x, nullptr, 1.0, out);
+  reduce(ReduceOp::sum, x, nullptr, 1.0, out);
 }
 
 namespace {

@@ -8,9 +8,12 @@
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_plan.h"
 #include "lockstep/autograd/ops/reduce/reduce_rows.h"
+#include "lockstep/autograd/ops/reduce/reduce_terms.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/cpu/write_row.h"
+#include "lockstep/core/elementwise_computation.h"
+#include "lockstep/core/profile.h"
 #include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
@@ -48,11 +51,11 @@ typename R::Total fold_run(const C* values, std::int64_t count, C about, C* buff
 
 /// The terms [begin, end) of the output whose first element has offset `base`.
 template <typename R, typename C>
-typename R::Total fold_terms(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t begin,
+typename R::Total fold_terms(const ReducePlan& plan, const Terms& x, std::int64_t base, std::int64_t begin,
                              std::int64_t end, C about) {
   const std::int64_t width = plan.reduced.back();
   const std::int64_t stride = plan.reduced_strides.back();
-  const bool direct = stride == 1 && x.dtype() == dtype_of<C>;
+  const bool direct = stride == 1 && x.dtype == dtype_of<C> && !x.reader;
   C buffer[kRowChunk];
   typename R::Total total = R::start();
   while (begin < end) {
@@ -60,10 +63,15 @@ typename R::Total fold_terms(const ReducePlan& plan, const Tensor& x, std::int64
     const std::int64_t offset =
         base + ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, begin / width) + column * stride;
     const std::int64_t length = std::min({width - column, end - begin, kRowChunk});
-    const void* source = cpu::element_address(x.raw_data(), offset, x.dtype());
-    if (!direct) {
-      cpu::load_row(x.dtype(), source, stride, length, buffer);
-      source = buffer;
+    const void* source = nullptr;
+    if (x.reader) {
+      source = x.read<C>(offset, length, buffer);
+    } else {
+      source = cpu::element_address(x.data, offset, x.dtype);
+      if (!direct) {
+        cpu::load_row(x.dtype, source, stride, length, buffer);
+        source = buffer;
+      }
     }
     total = R::join(total, fold_run<R>(static_cast<const C*>(source), length, about, buffer));
     begin += length;
@@ -86,9 +94,9 @@ void store_one(const Tensor& out, std::int64_t index, C value) {
 
 /// Outputs [begin, end) of x's own type, whose terms are neighbours in memory.
 template <typename R, typename C>
-void reduce_near_rows(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out,
+void reduce_near_rows(const ReducePlan& plan, const Terms& x, const Tensor* about, double divisor, const Tensor& out,
                       std::int64_t begin, std::int64_t end) {
-  const C* const from = static_cast<const C*>(x.raw_data());
+  const C* const from = static_cast<const C*>(x.data);
   const C* const centres = about ? static_cast<const C*>(about->raw_data()) : nullptr;
   C* const to = static_cast<C*>(out.raw_data());
   const std::int64_t width = plan.kept.back(), stride = plan.kept_strides.back();
@@ -103,7 +111,7 @@ void reduce_near_rows(const ReducePlan& plan, const Tensor& x, const Tensor* abo
 
 /// The terms of one output lie close together: one output after the other.
 template <typename R, typename C>
-void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+void reduce_along(const ReducePlan& plan, const Terms& x, const Tensor* about, double divisor, const Tensor& out) {
   const std::int64_t width = plan.kept.back();
   const auto base = [&](std::int64_t output) {
     return ReducePlan::outer_offset(plan.kept, plan.kept_strides, output / width) +
@@ -114,10 +122,12 @@ void reduce_along(const ReducePlan& plan, const Tensor& x, const Tensor* about, 
   };
   const std::int64_t segments = (plan.count + kSegment - 1) / kSegment;
   if (segments <= 1) {
-    const std::int64_t block = std::max<std::int64_t>(1, kBlock / std::max<std::int64_t>(plan.count, 1));
+    const std::int64_t terms = x.reader ? kBlock / 4 : kBlock;  // which take longer to make than to read
+    const std::int64_t block = std::max<std::int64_t>(1, terms / std::max<std::int64_t>(plan.count, 1));
     const bool near_rows = plan.reduced.dim() == 1 && (plan.reduced_strides[0] == 1 || plan.count == 1) &&
-                           plan.count > 0 && x.dtype() == dtype_of<C> && out.dtype() == dtype_of<C>;
+                           plan.count > 0 && x.dtype == dtype_of<C> && out.dtype() == dtype_of<C>;
     parallel_for(plan.outputs, block, [&](std::int64_t begin, std::int64_t end) {
+      if (near_rows && x.reader) return reduce_made_rows<R, C>(plan, x, about, divisor, out, begin, end);
       if (near_rows) return reduce_near_rows<R, C>(plan, x, about, divisor, out, begin, end);
       for (std::int64_t o = begin; o < end; ++o)
         finish(o, fold_terms<R>(plan, x, base(o), 0, plan.count, load_about<R, C>(about, o)));
@@ -181,13 +191,14 @@ void fold_mapped_columns(const C* const* row, std::int64_t count, std::int64_t w
 
 /// Folds rows [begin, end) of `width` neighbouring outputs, starting at offset `base`, into totals.
 template <typename R, typename C>
-void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, std::int64_t width, std::int64_t begin,
+void fold_columns(const ReducePlan& plan, const Terms& x, std::int64_t base, std::int64_t width, std::int64_t begin,
                   std::int64_t end, const C* about, typename R::Total* totals) {
   const std::int64_t stride = plan.kept_strides.back();
-  const bool direct = stride == 1 && x.dtype() == dtype_of<C>;
+  const bool direct = stride == 1 && x.dtype == dtype_of<C>;
   const std::int64_t rows = plan.reduced.back();
   C sums[kRowChunk];
   C buffer[kRowChunk];
+  std::vector<C> made(static_cast<std::size_t>(x.reader ? kRowsPerFlush * width : 0));
   std::fill_n(totals, width, static_cast<typename R::Total>(R::start()));
   for (std::int64_t r = begin; r < end;) {
     const std::int64_t flush = std::min(r + kRowsPerFlush, end);
@@ -201,7 +212,8 @@ void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, st
           outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
           inner = 0;
         }
-        row[i] = static_cast<const C*>(x.raw_data()) + base + outer + inner * plan.reduced_strides.back();
+        const std::int64_t offset = base + outer + inner * plan.reduced_strides.back();
+        row[i] = x.reader ? x.read<C>(offset, width, made.data() + i * width) : static_cast<const C*>(x.data) + offset;
       }
       if constexpr (R::kMaps)
         fold_mapped_columns<R>(row, count, width, about, sums);
@@ -216,9 +228,8 @@ void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, st
         outer = ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, r / rows);
         inner = 0;
       }
-      const void* source =
-          cpu::element_address(x.raw_data(), base + outer + inner * plan.reduced_strides.back(), x.dtype());
-      cpu::load_row(x.dtype(), source, stride, width, buffer);
+      const void* source = cpu::element_address(x.data, base + outer + inner * plan.reduced_strides.back(), x.dtype);
+      cpu::load_row(x.dtype, source, stride, width, buffer);
       LOCKSTEP_VECTORIZE
       for (std::int64_t i = 0; i < width; ++i) sums[i] = R::fold(sums[i], R::map(buffer[i], about[i]));
     }
@@ -228,7 +239,7 @@ void fold_columns(const ReducePlan& plan, const Tensor& x, std::int64_t base, st
 
 /// Neighbouring outputs lie close together: a strip of up to kRowChunk of them at a time, row by row.
 template <typename R, typename C>
-void reduce_across(const ReducePlan& plan, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+void reduce_across(const ReducePlan& plan, const Terms& x, const Tensor* about, double divisor, const Tensor& out) {
   using Total = typename R::Total;
   const std::int64_t width = plan.kept.back();
   const std::int64_t strips = (width + kRowChunk - 1) / kRowChunk;
@@ -286,15 +297,19 @@ void reduce_across(const ReducePlan& plan, const Tensor& x, const Tensor* about,
   }
 }
 
-template <template <typename> class R, typename C>
-void reduce_as(const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
-  const ReducePlan plan(x, out);
-  if (plan.outputs == 0) return;
+/// The terms of an output lie closer together than the outputs do, and are reduced one output after the other.
+bool goes_along(const ReducePlan& plan) {
   const bool near = plan.reduced_strides.back() <= plan.kept_strides.back() || plan.outputs == 1;
   const bool few_terms = plan.count < 16 && plan.kept.back() >= 16;
   // Rows that stand for many, as expand() makes them.
   const bool repeated = plan.reduced_strides.back() == 0 && plan.kept_strides.back() == 1 && plan.kept.back() >= 16;
-  if (near && !few_terms && !repeated) {
+  return near && !few_terms && !repeated;
+}
+
+template <template <typename> class R, typename C>
+void reduce_as(const ReducePlan& plan, const Terms& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (plan.outputs == 0) return;
+  if (goes_along(plan)) {
     reduce_along<R<C>, C>(plan, x, about, divisor, out);
   } else {
     reduce_across<R<C>, C>(plan, x, about, divisor, out);
@@ -302,15 +317,31 @@ void reduce_as(const Tensor& x, const Tensor* about, double divisor, const Tenso
 }
 
 template <template <typename> class R>
-void reduce_floating(const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
-  if (x.dtype() == kFloat64) return reduce_as<R, double>(x, about, divisor, out);
-  reduce_as<R, float>(x, about, divisor, out);
+void reduce_floating(const ReducePlan& plan, const Terms& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (x.dtype == kFloat64) return reduce_as<R, double>(plan, x, about, divisor, out);
+  reduce_as<R, float>(plan, x, about, divisor, out);
 }
 
 template <template <typename> class R>
-void reduce_any(const Tensor& x, double divisor, const Tensor& out) {
-  if (!is_floating_point(x.dtype())) return reduce_as<R, std::int64_t>(x, nullptr, divisor, out);
-  reduce_floating<R>(x, nullptr, divisor, out);
+void reduce_any(const ReducePlan& plan, const Terms& x, double divisor, const Tensor& out) {
+  if (!is_floating_point(x.dtype)) return reduce_as<R, std::int64_t>(plan, x, nullptr, divisor, out);
+  reduce_floating<R>(plan, x, nullptr, divisor, out);
+}
+
+void reduce_terms(ReduceOp op, const ReducePlan& plan, const Terms& x, const Tensor* about, double divisor,
+                  const Tensor& out) {
+  switch (op) {
+    case ReduceOp::sum:
+      return reduce_any<Sum>(plan, x, divisor, out);
+    case ReduceOp::squared_difference:
+      return reduce_floating<SquaredDifference>(plan, x, about, divisor, out);
+    case ReduceOp::log_sum_exp:
+      return reduce_floating<LogSumExp>(plan, x, about, divisor, out);
+    case ReduceOp::max:
+      return reduce_any<Max>(plan, x, divisor, out);
+    case ReduceOp::min:
+      return reduce_any<Min>(plan, x, divisor, out);
+  }
 }
 
 /// Whether any element of bool, or every one, is true, where the terms of an output lie side by side. False: they do
@@ -338,18 +369,22 @@ bool reduce_truths(bool every, const Tensor& x, const Tensor& out) {
 void reduce_cpu(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
   if (x.dtype() == kBool && out.dtype() == kBool && (op == ReduceOp::max || op == ReduceOp::min))
     if (reduce_truths(op == ReduceOp::min, x, out)) return;
-  switch (op) {
-    case ReduceOp::sum:
-      return reduce_any<Sum>(x, divisor, out);
-    case ReduceOp::squared_difference:
-      return reduce_floating<SquaredDifference>(x, about, divisor, out);
-    case ReduceOp::log_sum_exp:
-      return reduce_floating<LogSumExp>(x, about, divisor, out);
-    case ReduceOp::max:
-      return reduce_any<Max>(x, divisor, out);
-    case ReduceOp::min:
-      return reduce_any<Min>(x, divisor, out);
-  }
+  reduce_terms(op, ReducePlan(x, out), {x.raw_data(), x.dtype()}, about, divisor, out);
+}
+
+bool reduce_elements(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out) {
+  if (!x.defined() || x.dtype() != out.dtype() || !is_pending_elementwise(x)) return false;
+  const ReducePlan plan(x, out);
+  if (plan.kept.dim() != 1 || plan.reduced.dim() != 1) return false;
+  const std::int64_t width = plan.kept[0], apart = plan.reduced_strides[0];
+  const bool rows = goes_along(plan) && apart == 1,
+             columns = !goes_along(plan) && plan.kept_strides[0] == 1 && apart == width;
+  if (!rows && !columns) return false;
+  if (about) about->storage()->settle();
+  return ElementReader::read(x, [&](const ElementReader& reader) {
+    profile::Scope scope("kernel", "reduce");
+    reduce_terms(op, plan, {nullptr, x.dtype(), &reader}, about, divisor, out);
+  });
 }
 
 }  // namespace lockstep

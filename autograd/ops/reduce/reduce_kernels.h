@@ -29,6 +29,10 @@ inline const char* profile_label(ReduceOp op) {
 using ReduceKernel = void(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
 ReduceKernel reduce_cpu, reduce_cuda;
 
+/// The same of a pending x, piece by piece as its expression is computed (Note [Elementwise chains]). False, with
+/// nothing done, if x is none or its terms do not come in an order that suits the reduction.
+bool reduce_elements(ReduceOp op, const Tensor& x, const Tensor* about, double divisor, const Tensor& out);
+
 /// out (int64, as above) = the index along dimension `dim` of the first maximum (or minimum); NaN counts as both.
 using ArgReduceKernel = void(bool maximum, const Tensor& x, int dim, const Tensor& out);
 ArgReduceKernel arg_reduce_cpu, arg_reduce_cuda;

@@ -13,12 +13,14 @@ struct ReducePlan {
   std::int64_t outputs = 1;
   std::int64_t count = 1;
 
-  ReducePlan(const Tensor& x, const Tensor& out) {
-    for (int d = 0; d < x.dim(); ++d) {
-      const std::int64_t size = x.sizes()[d];
+  ReducePlan(const Tensor& x, const Tensor& out) : ReducePlan(x.sizes(), x.strides(), out) {}
+  /// Of a tensor of these sizes and strides.
+  ReducePlan(const Shape& sizes, const Shape& strides, const Tensor& out) {
+    for (int d = 0; d < sizes.dim(); ++d) {
+      const std::int64_t size = sizes[d];
       if (size == 1) continue;
       const bool keep = out.sizes()[d] == size;
-      append(keep ? kept : reduced, keep ? kept_strides : reduced_strides, size, x.strides()[d]);
+      append(keep ? kept : reduced, keep ? kept_strides : reduced_strides, size, strides[d]);
       (keep ? outputs : count) *= size;
     }
     if (kept.empty()) append(kept, kept_strides, 1, 0);

@@ -59,7 +59,8 @@ Tensor softmax_along(const Tensor& input, std::int64_t dim, bool log) {
                  op, name(input.dtype()));
   const SoftmaxSlices slices = slices_along(input.sizes(), wrap_dim(dim, input.dim(), op));
   const Tensor output = empty(input.sizes(), options_of(input));
-  if (input.numel() > 0) softmax_kernel(input)(as_contiguous(input), output, slices, log);
+  if (input.numel() > 0 && !softmax_elements(input, output, slices, log))
+    softmax_kernel(input)(as_contiguous(input), output, slices, log);
   if (auto* node = record<SoftmaxBackward>(output, {&input})) {
     node->save(output);
     node->slices = slices;

@@ -10,7 +10,9 @@
 #include "lockstep/core/cpu/write_row.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/double_math_lines.h"
+#include "lockstep/core/elementwise_computation.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/profile.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"
 
@@ -110,6 +112,19 @@ void rows_forward(const T* input, T* output, std::int64_t rows, std::int64_t len
       });
     } else {
       for_each_tile([&](const T* x, T* y, std::int64_t count) { rows_of_softmax<C>(x, y, count, length, log); });
+    }
+  });
+}
+
+/// The rows of a pending tensor, as its expression is computed.
+template <typename C>
+void rows_of_elements(const ElementReader& input, C* output, std::int64_t rows, std::int64_t length, bool log) {
+  const std::int64_t tile = at_least_one(kTile / length);
+  parallel_for(rows, at_least_one(kBlock / length), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; row += tile) {
+      C* const y = output + row * length;
+      const std::int64_t count = std::min(tile, end - row);
+      rows_of_softmax<C>(input.values<C>(row * length, count * length, y), y, count, length, log);
     }
   });
 }
@@ -304,6 +319,17 @@ void softmax_cpu(const Tensor& input, const Tensor& output, SoftmaxSlices slices
     } else {
       columns_forward<T>(input.data<T>(), output.data<T>(), slices, log);
     }
+  });
+}
+
+bool softmax_elements(const Tensor& input, const Tensor& output, SoftmaxSlices slices, bool log) {
+  if (slices.inner != 1 || !is_pending_elementwise(input)) return false;
+  return ElementReader::read(input, [&](const ElementReader& reader) {
+    const profile::Scope scope("kernel", "softmax");
+    const auto run = [&]<typename C>() {
+      rows_of_elements<C>(reader, output.data<C>(), slices.outer, slices.length, log);
+    };
+    output.dtype() == kFloat64 ? run.operator()<double>() : run.operator()<float>();
   });
 }
 

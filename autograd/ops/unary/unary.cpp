@@ -59,6 +59,7 @@ Tensor stand_in(const Tensor& x) {
 class UnaryBackward final : public Node {
  public:
   const char* name() const override { return names_of(op).node; }
+  bool is_elementwise() const override { return true; }
   TensorList apply(TensorList grads) override {
     Tensor grad = std::move(grads[0]);
     if (has_one_slope(op)) return {op == UnaryOp::frac ? grad : zeros_like(grad)};
@@ -74,6 +75,10 @@ class UnaryBackward final : public Node {
       unary_backward_kernel(grad)(op, params, incoming, to_channels_last(values), laid_out);
       return {from_channels_last(laid_out)};
     }
+    const Node* const next = edges()[0].node.get();
+    if (Tensor later = elementwise_unary_gradient(op, params, grad, values, next && next->is_elementwise());
+        later.defined())
+      return {later};
     grad.storage()->settle();
     const bool sole_owner =
         grad.impl()->use_count() == 1 && grad.storage()->use_count() == 1 && grad.is_contiguous() && op != UnaryOp::neg;
@@ -109,7 +114,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
     const Tensor values = empty(laid_out.sizes(), {.dtype = dtype, .device = x.device()});
     unary_kernel(x)(op, params, laid_out, values);
     out = from_channels_last(values);
-  } else {
+  } else if (out = elementwise_unary(op, params, x, dtype); !out.defined()) {
     out = empty(x.sizes(), {.dtype = dtype, .device = x.device()});
     unary_kernel(x)(op, params, x, out);
   }
@@ -150,10 +155,6 @@ Tensor run(UnaryOp op, const Tensor& x, UnaryParams params = {}) {
   LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", names_of(op).op);
   const bool keeps = x.is_floating_point() || (unary::takes_integers(op) && x.dtype() != kBool);
   return run(op, x, keeps ? x.dtype() : kFloat32, params);
-}
-
-bool is_whole(double value) {
-  return Scalar(value).is_whole();
 }
 
 }  // namespace
@@ -366,7 +367,7 @@ Tensor softplus(const Tensor& x, double beta, double threshold) {
 
 Tensor pow(const Tensor& x, double exponent) {
   LOCKSTEP_CHECK(x.defined(), "[pow] the tensor is undefined");
-  if (!x.is_floating_point() && is_whole(exponent)) {
+  if (!x.is_floating_point() && Scalar(exponent).is_whole()) {
     LOCKSTEP_CHECK(exponent >= 0.0,
                    "[pow] an integer tensor has no integer power of {}; convert the tensor with to(kFloat32)",
                    exponent);
@@ -386,7 +387,7 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const UnaryParams params{.a = min.value_or(-kInfinity), .b = max.value_or(kInfinity)};
   if (x.is_floating_point()) return run(UnaryOp::clamp, x, params);
-  const bool whole = (!min || is_whole(*min)) && (!max || is_whole(*max));
+  const bool whole = (!min || Scalar(*min).is_whole()) && (!max || Scalar(*max).is_whole());
   const DType dtype = !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype());
   for (const std::optional<double>& bound : {min, max})
     if (bound) check_in_range(*bound, dtype, "clamp");

@@ -47,4 +47,10 @@ class ReluGradient final : public Computation {
   std::uint64_t behind_;
 };
 
+/// op(x) of Note [Elementwise chains], left pending; undefined if it is to be computed at the call.
+Tensor elementwise_unary(UnaryOp op, UnaryParams params, const Tensor& x, DType dtype);
+/// The same for the gradient of op(x), of grad's sizes and dtype. `joins`: what follows is such an operation too;
+/// without, it is left pending only if an operand is.
+Tensor elementwise_unary_gradient(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, bool joins);
+
 }  // namespace lockstep

@@ -19,11 +19,6 @@ using unary::Line;
 using unary::NearLine;
 using unary::SlopeOfPow;
 
-template <typename C>
-using Row = void (*)(UnaryParams params, const C* x, C* out, std::int64_t count);
-template <typename C>
-using BackwardRow = void (*)(UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count);
-
 /// out[i] = finish(i, v) for the value v of x[i], by the line where it holds, by `other` elsewhere. out may be x.
 template <typename L, typename Value, typename Other, typename Finish>
 void apply_line(const double* x, std::int64_t count, double* out, L line, Value value, Other&& other, Finish finish) {
@@ -70,8 +65,8 @@ bool all_near(const float* x, std::int64_t count) {
 }
 
 template <typename C>
-Row<C> row_function(UnaryOp op) {
-  Row<C> row = nullptr;
+UnaryRow<C> row_function(UnaryOp op) {
+  UnaryRow<C> row = nullptr;
   unary::visit<C>(op, [&]<typename F>() {
     row = [](UnaryParams params, const C* x, C* out, std::int64_t count) {
       const F f(params);
@@ -92,8 +87,8 @@ Row<C> row_function(UnaryOp op) {
 }
 
 template <typename C>
-BackwardRow<C> backward_row_function(UnaryOp op) {
-  BackwardRow<C> row = nullptr;
+UnaryBackwardRow<C> backward_row_function(UnaryOp op) {
+  UnaryBackwardRow<C> row = nullptr;
   unary::visit<C>(op, [&]<typename F>() {
     row = [](UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count) {
       const F f(params);
@@ -125,7 +120,7 @@ bool has_short_rows(const cpu::StridedLoop<N>& loop) {
 
 template <typename C>
 void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
-  const Row<C> apply = row_function<C>(op);
+  const UnaryRow<C> apply = row_function<C>(op);
   const cpu::RowSource<C> source{x.raw_data(), x.dtype()};
   const cpu::RowTarget<C> target{out.raw_data(), out.dtype()};
   const auto row = [&](std::int64_t at, std::int64_t at_x, std::int64_t step, std::int64_t step_x,
@@ -157,7 +152,7 @@ void run(UnaryOp op, UnaryParams params, const Tensor& x, const Tensor& out) {
 
 template <typename C>
 void run_backward(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, const Tensor& out) {
-  const BackwardRow<C> apply = backward_row_function<C>(op);
+  const UnaryBackwardRow<C> apply = backward_row_function<C>(op);
   const cpu::RowSource<C> from_grad{grad.raw_data(), grad.dtype()};
   const cpu::RowSource<C> from_saved{saved.raw_data(), saved.dtype()};
   const cpu::RowTarget<C> target{out.raw_data(), out.dtype()};
@@ -204,5 +199,18 @@ void unary_backward_cpu(UnaryOp op, UnaryParams params, const Tensor& grad, cons
   if (out.dtype() == kFloat64) return run_backward<double>(op, params, grad, saved, out);
   run_backward<float>(op, params, grad, saved, out);
 }
+
+template <typename C>
+UnaryRow<C> unary_row(UnaryOp op) {
+  return row_function<C>(op);
+}
+template <typename C>
+UnaryBackwardRow<C> unary_backward_row(UnaryOp op) {
+  return backward_row_function<C>(op);
+}
+template UnaryRow<float> unary_row(UnaryOp);
+template UnaryRow<double> unary_row(UnaryOp);
+template UnaryBackwardRow<float> unary_backward_row(UnaryOp);
+template UnaryBackwardRow<double> unary_backward_row(UnaryOp);
 
 }  // namespace lockstep

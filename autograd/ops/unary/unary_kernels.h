@@ -93,6 +93,16 @@ using UnaryBackwardKernel = void(UnaryOp op, UnaryParams params, const Tensor& g
                                  const Tensor& out);
 UnaryBackwardKernel unary_backward_cpu, unary_backward_cuda;
 
+/// The loops of an operation on the CPU for C, float or double, over rows of neighbours. `out` may be `x` or `grad`.
+template <typename C>
+using UnaryRow = void (*)(UnaryParams params, const C* x, C* out, std::int64_t count);
+template <typename C>
+using UnaryBackwardRow = void (*)(UnaryParams params, const C* grad, const C* saved, C* out, std::int64_t count);
+template <typename C>
+UnaryRow<C> unary_row(UnaryOp op);
+template <typename C>
+UnaryBackwardRow<C> unary_backward_row(UnaryOp op);
+
 /// UnaryBackwardKernel as recorded operations; undefined for an operation without a second derivative.
 Tensor recorded_unary_gradient(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved);
 
