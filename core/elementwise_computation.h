@@ -22,11 +22,14 @@ namespace lockstep {
 /// reading it, or need more memory than it has itself. The rest stays pending, and a backward function that reads it
 /// computes it again as part of its own expression. So less memory is needed than without, and not more.
 ///
+/// The other way round, a result that waits while its operands, of which nobody else knows any more, need more memory
+/// than it does, is computed as soon as the thread goes on with something else.
+///
 /// - Every value is rounded to its dtype where it is made, so bits do not depend on what was joined.
 /// - Operands of other shapes are broadcast as they are read; a pending result of another shape, and one of another
 ///   kind, is computed first. So are all operands where an expression would have more than kMostSteps operations.
-/// - Small tensors, integers (but truths), reference kernels, and operands whose address was lent: computed at the
-/// call.
+/// - Small tensors, integers (but truths), operands that lie in short rows, reference kernels, and operands whose
+///   address was lent: computed at the call.
 class ElementwiseComputation : public Computation {
  public:
   static constexpr int kMostOperands = 3;
@@ -53,7 +56,7 @@ class ElementwiseComputation : public Computation {
   bool is_elementwise() const final { return true; }
 
   /// The result, pending. To be called once.
-  Tensor result() { return add_result(sizes_, {.dtype = dtype_, .device = device_}); }
+  Tensor result();
 
   /// out[i] of `count` elements, at most kMostElements, from the operands' values in the order of the constructor. All
   /// are of the dtype that the operation computes in; out is no operand.
@@ -69,6 +72,8 @@ class ElementwiseComputation : public Computation {
 
   /// What x waits for, if it can be joined to results of `numel` elements that are computed in that type.
   static ElementwiseComputation* joined(const Tensor& x, std::int64_t numel, DType compute_type);
+  /// It is pending, and keeps memory that nobody else holds, more than its result needs.
+  bool is_wasteful();
   bool compute_graph(std::span<Computation* const> members) final;
   void deliver_kept(Tensor value) { deliver(0, std::move(value)); }
 

@@ -8,6 +8,7 @@
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/core/vector_math.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +18,7 @@ using Values = ElementwiseComputation::Values;
 /// What an element that was kept costs: it goes to memory and comes back, in the time of so many sums.
 constexpr int kCostOfKeeping = 8;
 /// Rows of fewer elements are copied side by side instead of being pieces of their own.
-constexpr std::int64_t kShortRow = 128;
+constexpr std::int64_t kShortRow = 512;
 
 /// Memory for buffers, of a thread.
 template <typename C>
@@ -34,6 +35,17 @@ C* scratch(std::size_t count) {
 /// Asks for as many bytes behind those that are about to be read: hardware notices that a row goes on too late.
 void prefetch_behind(const char* from, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + bytes + i, 0, 2);
+}
+
+/// Short rows are copied without a call.
+template <typename C>
+void copy_row(const C* from, std::int64_t count, C* to) {
+  if (count >= kShortRow) {
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(C));
+    return;
+  }
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
 /// Rounds values to `dtype` as if they had been there, and leaves them there if `to` is given.
@@ -192,20 +204,28 @@ Values ElementProgram::leaf_values(const Leaf& leaf, std::int64_t begin, std::in
     cpu::load_row(dtype, from, stride, stride == 0 ? 1 : count, buffer);
     return {buffer, stride == 0};
   }
-  for (std::int64_t done = 0; done < count; ++row, column = 0) {
+  std::int64_t offset = row_begin();
+  for (std::int64_t done = 0; done < count;) {
     const std::int64_t length = std::min(width - column, count - done);
-    const char* const from = cpu::element_address(leaf.data, row_begin() + column * stride, dtype);
+    const char* const from = cpu::element_address(leaf.data, offset + column * stride, dtype);
     C* const to = buffer + done;
-    if (stride == 0) {
+    if (is_own && stride <= 1) {
+      const C* const values = reinterpret_cast<const C*>(from);
+      if (stride == 0)
+        std::fill_n(to, length, *values);
+      else
+        copy_row(values, length, to);
+    } else if (stride == 0) {
       C value;
       cpu::load_row(dtype, from, 1, 1, &value);
       std::fill_n(to, length, value);
-    } else if (is_own && stride == 1) {
-      std::memcpy(to, from, static_cast<std::size_t>(length) * sizeof(C));
     } else {
       cpu::load_row(dtype, from, stride, length, to);
     }
     done += length;
+    column = 0;
+    ++row;
+    offset = last == 1 ? offset + leaf.strides[0] : row_begin();
   }
   return {buffer, false};
 }
