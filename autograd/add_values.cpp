@@ -49,6 +49,7 @@ void check_same(const Tensor& a, const Tensor& b) {
 
 void add_values_(const Tensor& target, const Tensor& source) {
   check_same(target, source);
+  target.storage()->before_change();
   add_values_kernel(target)(target, target, source);
 }
 

@@ -20,22 +20,25 @@ namespace lockstep {
 ///
 /// What lies between is written to memory with it where somebody holds it and making it again would take longer than
 /// reading it, or need more memory than it has itself. The rest stays pending, and a backward function that reads it
-/// computes it again as part of its own expression. So less memory is needed than without, and not more.
+/// computes it again as part of its own expression.
 ///
 /// The other way round, a result that waits while its operands, of which nobody else knows any more, need more memory
-/// than it does, is computed as soon as the thread goes on with something else.
+/// than it does, is computed when the thread makes the next that waits; and an expression that would keep more than
+/// four times its result's memory is computed in parts. So what waits is bounded, whoever keeps it.
 ///
-/// - Every value is rounded to its dtype where it is made, so bits do not depend on what was joined.
+/// - Every value is rounded to its dtype where it is made, so bits do not depend on what was joined, but for the sign
+/// of
+///   a NaN, which loops of vectors and of single elements give differently.
 /// - Operands of other shapes are broadcast as they are read; a pending result of another shape, and one of another
 ///   kind, is computed first. So are all operands where an expression would have more than kMostSteps operations.
-/// - Small tensors, integers (but truths), operands that lie in short rows, reference kernels, and operands whose
+/// - Small tensors, half types, integers (but truths), operands that lie in short rows, reference kernels, and operands
+/// whose
 ///   address was lent: computed at the call.
 class ElementwiseComputation : public Computation {
  public:
   static constexpr int kMostOperands = 3;
   static constexpr std::int64_t kMostElements = 1024;  ///< of a call of apply()
-  static constexpr int kMostSteps = 40;
-  static constexpr std::int64_t kLeast = 32768;  ///< elements from which on results are left pending
+  static constexpr int kMostSteps = 24;
 
   /// Values of an operand of apply(), of the compute type: a row, or one value for the whole row.
   struct Values {
@@ -43,13 +46,17 @@ class ElementwiseComputation : public Computation {
     bool one;
   };
 
+  /// Elements from which on results are left pending. Only tests set it.
+  static std::int64_t least();
+  static void set_least(std::int64_t elements);
+
   /// May the result of a function of each element of these be left pending? `sizes` are the result's, and the operands,
   /// of which undefined ones are numbers, broadcast to them; `dtype` is what it computes in (Note [Compute types]).
   /// Operands that cannot be joined are computed first.
   static bool may_wait(const Shape& sizes, DType dtype, std::initializer_list<const Tensor*> operands);
 
-  /// `sizes` and `dtype` are the result's, bool for truths, which are 0 and 1 to apply(); `compute_type` is float32 or
-  /// float64. `cost` of an element: 1 for a sum or a product.
+  /// `sizes` and `dtype` are the result's: `compute_type`, which is float32 or float64, or bool for truths, which are 0
+  /// and 1 to apply(). `cost` of an element: 1 for a sum or a product.
   ElementwiseComputation(std::initializer_list<Tensor> operands, const Shape& sizes, DType dtype, DType compute_type,
                          int cost);
 
@@ -72,7 +79,9 @@ class ElementwiseComputation : public Computation {
 
   /// What x waits for, if it can be joined to results of `numel` elements that are computed in that type.
   static ElementwiseComputation* joined(const Tensor& x, std::int64_t numel, DType compute_type);
-  /// It is pending, and keeps memory that nobody else holds, more than its result needs.
+  struct Origins;
+  bool is_waiting();  ///< its result is pending
+  /// It keeps memory that nobody else holds, more than its result needs.
   bool is_wasteful();
   bool compute_graph(std::span<Computation* const> members) final;
   void deliver_kept(Tensor value) { deliver(0, std::move(value)); }
@@ -81,7 +90,6 @@ class ElementwiseComputation : public Computation {
   DType dtype_, compute_type_;
   Device device_;
   int cost_;
-  int steps_ = 1;          ///< operations of its expression, those that it has several times counted as often
   mutable int times_ = 0;  ///< it was computed and not kept; guarded by the lock
 };
 

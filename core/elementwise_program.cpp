@@ -48,18 +48,10 @@ void copy_row(const C* from, std::int64_t count, C* to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
-/// Rounds values to `dtype` as if they had been there, and leaves them there if `to` is given.
+/// Truths among values, which are 0 or 1.
 template <typename C>
-void round_to(DType dtype, C* values, std::int64_t count, void* to, bool read_again) {
-  if (dtype == kBool) {
-    if (to)
-      for (std::int64_t i = 0; i < count; ++i) static_cast<bool*>(to)[i] = values[i] != C(0);
-    return;
-  }
-  std::uint16_t room[ElementwiseComputation::kMostElements];
-  void* const at = to ? to : room;
-  cpu::store_row(values, count, dtype, at, 1);
-  if (read_again) cpu::load_row(dtype, at, 1, count, values);
+void store_truths(const C* values, std::int64_t count, bool* to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = values[i] != C(0);
 }
 
 }  // namespace
@@ -142,9 +134,9 @@ void ElementProgram::choose_kept(bool keep_last) {
     const bool is_last = n + 1 == steps_.size();
     std::size_t memory = 0;
     for (const Storage* each : origin.memory) memory += each->bytes();
-    const bool is_held = is_last || computation.holders_of(0) > inner[n];
+    const bool is_held = computation.holders_of(0) > inner[n];
     const bool is_dear = origin.cost * (computation.times_ + 1) > kCostOfKeeping || memory > bytes + bytes / 4;
-    if (is_last ? keep_last || (is_dear && computation.holders_of(0) > 1) : is_held && is_dear) {
+    if (is_last ? keep_last || is_dear : is_held && is_dear) {
       step.kept = computation.empty_result();
       step.to = step.kept.raw_data();
     } else {
@@ -252,9 +244,7 @@ const C* ElementProgram::run_piece(std::int64_t begin, std::int64_t count, C* ou
               : step.buffer >= 0            ? buffers + step.buffer * kPiece
                                             : out;
     step.computation->apply(operands, made[n], count);
-    if (!is_own)
-      round_to(dtype, made[n], count, step.to ? cpu::element_address(step.to, begin, dtype) : nullptr,
-               n + 1 < steps_.size() || !step.to);
+    if (!is_own && step.to) store_truths(made[n], count, static_cast<bool*>(step.to) + begin);
   }
   return made[steps_.size() - 1];
 }

@@ -245,6 +245,7 @@ void Optimizer::make_plan(Bucket& bucket, bool count) {
     if (!kept.defined() || kept.sizes() != like.sizes()) kept = empty(like.sizes(), options_of(like));
     return kept;
   };
+  for (const Tensor& state : bucket.buffers) state.storage()->before_change();
   for (std::size_t m = 0; m < bucket.members.size(); ++m) {
     const std::size_t i = bucket.members[m];
     const Tensor& p = parameters_[i];

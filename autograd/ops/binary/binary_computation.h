@@ -14,7 +14,7 @@ Tensor elementwise_binary(BinaryOp op, const Operand& a, const Operand& b, doubl
 /// The same of a comparison of operands of that compute type, and of a choice, whose `dtype` is the result's.
 Tensor elementwise_compare(CompareOp op, const Operand& a, const Operand& b, const Shape& sizes, DType type);
 Tensor elementwise_where(const Tensor& condition, const Operand& a, const Operand& b, const Shape& sizes, DType dtype);
-/// a + b of gradients, of the same sizes and dtype; undefined unless one of them is pending in this way.
+/// a + b of gradients; undefined unless they are alike and one of them is pending in this way.
 Tensor elementwise_sum(const Tensor& a, const Tensor& b);
 
 /// The sum of a pending tensor and another of its sizes and dtype: x + other, or other + x.

@@ -81,14 +81,13 @@ using TensorOperands = std::initializer_list<Tensor>;
 template <typename C>
 class BinaryElementwise final : public ElementwiseComputation {
  public:
-  BinaryElementwise(TensorOperands tensors, BinaryOp op, double alpha, const Sides<C>& sides, const Shape& sizes,
-                    DType dtype)
-      : ElementwiseComputation(tensors, sizes, dtype, dtype_of<C>, cost_of(op)),
+  BinaryElementwise(TensorOperands tensors, BinaryOp op, double alpha, const Sides<C>& sides, const Shape& sizes)
+      : ElementwiseComputation(tensors, sizes, dtype_of<C>, dtype_of<C>, cost_of(op)),
         op_(op),
         alpha_(alpha),
         sides_(sides),
         rows_(binary_rows<C>(op)) {
-    LOCKSTEP_ASSERT(rows_, "operation {} has no {} kernel", profile_label(op), name(dtype));
+    LOCKSTEP_ASSERT(rows_, "operation {} has no {} kernel", profile_label(op), name(dtype_of<C>));
   }
 
  private:
@@ -141,8 +140,8 @@ class CompareElementwise final : public ElementwiseComputation {
 template <typename C>
 class WhereElementwise final : public ElementwiseComputation {
  public:
-  WhereElementwise(TensorOperands tensors, const Sides<C>& sides, const Shape& sizes, DType dtype)
-      : ElementwiseComputation(tensors, sizes, dtype, dtype_of<C>, 1), sides_(sides) {}
+  WhereElementwise(TensorOperands tensors, const Sides<C>& sides, const Shape& sizes)
+      : ElementwiseComputation(tensors, sizes, dtype_of<C>, dtype_of<C>, 1), sides_(sides) {}
 
  private:
   void apply(const Values* operands, void* out, std::int64_t count) const override {
@@ -186,22 +185,23 @@ bool may_wait(const Shape& sizes, DType type, const Operand& a, const Operand& b
 
 Tensor elementwise_binary(BinaryOp op, const Operand& a, const Operand& b, double alpha, const Shape& sizes,
                           DType dtype) {
-  const DType type = cpu::compute_dtype(dtype);
-  if (!may_wait(sizes, type, a, b)) return {};
+  if (!may_wait(sizes, dtype, a, b)) return {};
   return with_tensors(a, b, [&](TensorOperands tensors) {
-    if (type == kFloat64)
-      return make_intrusive<BinaryElementwise<double>>(tensors, op, alpha, Sides<double>(a, b), sizes, dtype)->result();
-    return make_intrusive<BinaryElementwise<float>>(tensors, op, alpha, Sides<float>(a, b), sizes, dtype)->result();
+    if (dtype == kFloat64)
+      return make_intrusive<BinaryElementwise<double>>(tensors, op, alpha, Sides<double>(a, b), sizes)->result();
+    return make_intrusive<BinaryElementwise<float>>(tensors, op, alpha, Sides<float>(a, b), sizes)->result();
   });
 }
 
 Tensor elementwise_sum(const Tensor& a, const Tensor& b) {
   if (!is_pending_elementwise(a) && !is_pending_elementwise(b)) return {};
+  if (a.sizes() != b.sizes() || a.dtype() != b.dtype() || a.device() != b.device()) return {};
   return elementwise_binary(BinaryOp::add, a, b, 1.0, a.sizes(), a.dtype());
 }
 
 Tensor elementwise_compare(CompareOp op, const Operand& a, const Operand& b, const Shape& sizes, DType type) {
-  if (!may_wait(sizes, type, a, b)) return {};
+  const auto waits = [](const Operand& x) { return x.tensor && is_pending_elementwise(*x.tensor); };
+  if ((!waits(a) && !waits(b)) || !may_wait(sizes, type, a, b)) return {};  // a mask is smaller than what it is made of
   return with_tensors(a, b, [&](TensorOperands tensors) {
     if (type == kFloat64)
       return make_intrusive<CompareElementwise<double>>(tensors, op, Sides<double>(a, b), sizes)->result();
@@ -210,12 +210,11 @@ Tensor elementwise_compare(CompareOp op, const Operand& a, const Operand& b, con
 }
 
 Tensor elementwise_where(const Tensor& condition, const Operand& a, const Operand& b, const Shape& sizes, DType dtype) {
-  const DType type = cpu::compute_dtype(dtype);
-  if (!may_wait(sizes, type, a, b, condition)) return {};
+  if (!may_wait(sizes, dtype, a, b, condition)) return {};
   const auto make = [&](TensorOperands tensors) {
-    if (type == kFloat64)
-      return make_intrusive<WhereElementwise<double>>(tensors, Sides<double>(a, b, 1), sizes, dtype)->result();
-    return make_intrusive<WhereElementwise<float>>(tensors, Sides<float>(a, b, 1), sizes, dtype)->result();
+    if (dtype == kFloat64)
+      return make_intrusive<WhereElementwise<double>>(tensors, Sides<double>(a, b, 1), sizes)->result();
+    return make_intrusive<WhereElementwise<float>>(tensors, Sides<float>(a, b, 1), sizes)->result();
   };
   if (!a.tensor) return b.tensor ? make({condition, *b.tensor}) : make({condition});
   return b.tensor ? make({condition, *a.tensor, *b.tensor}) : make({condition, *a.tensor});

@@ -11,8 +11,8 @@ namespace lockstep {
 /// turned round at once.
 Tensor cast_in_either_order(const Tensor& tensor, DType dtype);
 
-/// cast_values() of what is pending in Note [Elementwise chains], left pending too; undefined if it is not or cannot
-/// be.
+/// cast_values() of truths that are pending in Note [Elementwise chains], left pending too; undefined if it is to be
+/// done at the call.
 Tensor elementwise_cast(const Tensor& tensor, DType dtype);
 
 }  // namespace lockstep

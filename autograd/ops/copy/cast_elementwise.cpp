@@ -1,20 +1,19 @@
-// Casts in Note [Elementwise chains].
+// Casts of truths in Note [Elementwise chains].
 
 #include <algorithm>
 
 #include "lockstep/autograd/ops/copy/cast_computation.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/elementwise_computation.h"
 
 namespace lockstep {
 namespace {
 
-/// Values are rounded where they are made, so there is nothing to do here.
+/// Truths as numbers, which they are already where they are made.
 template <typename C>
 class CastElementwise final : public ElementwiseComputation {
  public:
-  CastElementwise(const Tensor& x, DType dtype) : ElementwiseComputation({x}, x.sizes(), dtype, dtype_of<C>, 1) {}
+  explicit CastElementwise(const Tensor& x) : ElementwiseComputation({x}, x.sizes(), dtype_of<C>, dtype_of<C>, 1) {}
 
  private:
   void apply(const Values* operands, void* out, std::int64_t count) const override {
@@ -31,12 +30,10 @@ class CastElementwise final : public ElementwiseComputation {
 }  // namespace
 
 Tensor elementwise_cast(const Tensor& tensor, DType dtype) {
-  if (!tensor.defined() || !is_pending_elementwise(tensor) || !is_floating_point(dtype)) return {};
-  const DType type = cpu::compute_dtype(dtype);
-  if (tensor.dtype() != kBool && cpu::compute_dtype(tensor.dtype()) != type) return {};
-  if (!ElementwiseComputation::may_wait(tensor.sizes(), type, {&tensor})) return {};
-  if (type == kFloat64) return make_intrusive<CastElementwise<double>>(tensor, dtype)->result();
-  return make_intrusive<CastElementwise<float>>(tensor, dtype)->result();
+  if (!tensor.defined() || tensor.dtype() != kBool || !is_pending_elementwise(tensor)) return {};
+  if (!ElementwiseComputation::may_wait(tensor.sizes(), dtype, {&tensor})) return {};
+  if (dtype == kFloat64) return make_intrusive<CastElementwise<double>>(tensor)->result();
+  return make_intrusive<CastElementwise<float>>(tensor)->result();
 }
 
 }  // namespace lockstep

@@ -21,11 +21,7 @@ class CloneBackward final : public Node {
 class CastBackward final : public Node {
  public:
   const char* name() const override { return "CastBackward"; }
-  bool is_elementwise() const override { return true; }
-  TensorList apply(TensorList grads) override {
-    const Tensor later = elementwise_cast(grads[0], dtype);
-    return {later.defined() ? later : cast_in_either_order(grads[0], dtype)};
-  }
+  TensorList apply(TensorList grads) override { return {cast_in_either_order(grads[0], dtype)}; }
   TensorList apply_recorded(TensorList grads) override { return {grads[0].to(dtype)}; }
 
   DType dtype = kFloat32;

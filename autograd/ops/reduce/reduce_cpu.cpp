@@ -58,14 +58,20 @@ typename R::Total fold_terms(const ReducePlan& plan, const Terms& x, std::int64_
   const bool direct = stride == 1 && x.dtype == dtype_of<C> && !x.reader;
   C buffer[kRowChunk];
   typename R::Total total = R::start();
-  while (begin < end) {
+  constexpr std::int64_t kMade = 4 * kRowChunk;  // terms that are made at a time
+  C made[kMade];
+  const C* next = made;
+  for (std::int64_t left = 0; begin < end;) {
     const std::int64_t column = begin % width;
     const std::int64_t offset =
         base + ReducePlan::outer_offset(plan.reduced, plan.reduced_strides, begin / width) + column * stride;
     const std::int64_t length = std::min({width - column, end - begin, kRowChunk});
     const void* source = nullptr;
     if (x.reader) {
-      source = x.read<C>(offset, length, buffer);
+      if (left == 0) next = x.read<C>(offset, left = std::min(end - begin, kMade), made);
+      source = next;
+      next += length;
+      left -= length;
     } else {
       source = cpu::element_address(x.data, offset, x.dtype);
       if (!direct) {
@@ -376,9 +382,10 @@ bool reduce_elements(ReduceOp op, const Tensor& x, const Tensor* about, double d
   if (!x.defined() || x.dtype() != out.dtype() || !is_pending_elementwise(x)) return false;
   const ReducePlan plan(x, out);
   if (plan.kept.dim() != 1 || plan.reduced.dim() != 1) return false;
+  constexpr std::int64_t kWide = 512;  // shorter rows are made more quickly together, and then read
   const std::int64_t width = plan.kept[0], apart = plan.reduced_strides[0];
   const bool rows = goes_along(plan) && apart == 1,
-             columns = !goes_along(plan) && plan.kept_strides[0] == 1 && apart == width;
+             columns = !goes_along(plan) && plan.kept_strides[0] == 1 && apart == width && width >= kWide;
   if (!rows && !columns) return false;
   if (about) about->storage()->settle();
   return ElementReader::read(x, [&](const ElementReader& reader) {

@@ -3,8 +3,8 @@
 // Where the terms of a reduction come from. For .cpp files only.
 
 #include <algorithm>
+#include <memory>
 #include <type_traits>
-#include <vector>
 
 #include "lockstep/autograd/ops/reduce/reduce_plan.h"
 #include "lockstep/autograd/ops/reduce/reduce_rows.h"
@@ -32,10 +32,11 @@ void reduce_made_rows(const ReducePlan& plan, const Terms& x, const Tensor* abou
   constexpr std::int64_t kTerms = 8192;  // at a time, beside what makes them in the second-level cache
   const C* const centres = about ? static_cast<const C*>(about->raw_data()) : nullptr;
   const std::int64_t rows = std::max<std::int64_t>(1, kTerms / plan.count);
-  std::vector<C> buffer(static_cast<std::size_t>(std::min(rows, end - begin) * plan.count));
+  const auto buffer =
+      std::make_unique_for_overwrite<C[]>(static_cast<std::size_t>(std::min(rows, end - begin) * plan.count));
   for (std::int64_t first = begin; first < end; first += rows) {
     const std::int64_t some = std::min(rows, end - first);
-    const C* const values = x.read<C>(first * plan.count, some * plan.count, buffer.data());
+    const C* const values = x.read<C>(first * plan.count, some * plan.count, buffer.get());
     reduce_rows<R, C>(values, plan.count, some, plan.count, centres ? centres + first : nullptr, divisor,
                       static_cast<C*>(out.raw_data()) + first);
   }

@@ -4,7 +4,6 @@
 
 #include "lockstep/autograd/ops/unary/unary_computation.h"
 #include "lockstep/autograd/ops/unary/unary_kernels.h"
-#include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/elementwise_computation.h"
 
 namespace lockstep {
@@ -56,8 +55,8 @@ const C* whole_row(const ElementwiseComputation::Values& values, C* room, std::i
 template <typename C>
 class UnaryElementwise final : public ElementwiseComputation {
  public:
-  UnaryElementwise(UnaryOp op, UnaryParams params, const Tensor& x, DType dtype)
-      : ElementwiseComputation({x}, x.sizes(), dtype, dtype_of<C>, cost_of(op)),
+  UnaryElementwise(UnaryOp op, UnaryParams params, const Tensor& x)
+      : ElementwiseComputation({x}, x.sizes(), dtype_of<C>, dtype_of<C>, cost_of(op)),
         op_(op),
         params_(params),
         row_(unary_row<C>(op)) {}
@@ -83,7 +82,7 @@ template <typename C>
 class UnaryGradientElementwise final : public ElementwiseComputation {
  public:
   UnaryGradientElementwise(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved)
-      : ElementwiseComputation({grad, saved}, grad.sizes(), grad.dtype(), dtype_of<C>, cost_of(op) + 1),
+      : ElementwiseComputation({grad, saved}, grad.sizes(), dtype_of<C>, dtype_of<C>, cost_of(op) + 1),
         op_(op),
         params_(params),
         row_(unary_backward_row<C>(op)) {}
@@ -111,14 +110,15 @@ class UnaryGradientElementwise final : public ElementwiseComputation {
 }  // namespace
 
 Tensor elementwise_unary(UnaryOp op, UnaryParams params, const Tensor& x, DType dtype) {
-  if (!ElementwiseComputation::may_wait(x.sizes(), cpu::compute_dtype(dtype), {&x})) return {};
-  if (dtype == kFloat64) return make_intrusive<UnaryElementwise<double>>(op, params, x, dtype)->result();
-  return make_intrusive<UnaryElementwise<float>>(op, params, x, dtype)->result();
+  if (!ElementwiseComputation::may_wait(x.sizes(), dtype, {&x})) return {};
+  if (dtype == kFloat64) return make_intrusive<UnaryElementwise<double>>(op, params, x)->result();
+  return make_intrusive<UnaryElementwise<float>>(op, params, x)->result();
 }
 
 Tensor elementwise_unary_gradient(UnaryOp op, UnaryParams params, const Tensor& grad, const Tensor& saved, bool joins) {
+  if (grad.sizes() != saved.sizes() || grad.device() != saved.device()) return {};
   if (!joins && !is_pending_elementwise(grad) && !is_pending_elementwise(saved)) return {};
-  if (!ElementwiseComputation::may_wait(grad.sizes(), cpu::compute_dtype(grad.dtype()), {&grad, &saved})) return {};
+  if (!ElementwiseComputation::may_wait(grad.sizes(), grad.dtype(), {&grad, &saved})) return {};
   if (grad.dtype() == kFloat64)
     return make_intrusive<UnaryGradientElementwise<double>>(op, params, grad, saved)->result();
   return make_intrusive<UnaryGradientElementwise<float>>(op, params, grad, saved)->result();
