@@ -145,7 +145,7 @@ bool ElementwiseComputation::is_waiting() {
 bool ElementwiseComputation::is_wasteful() {
   Origins origins;
   for (const Tensor& each : pending_inputs()) origins.add(each, sizes_.numel(), compute_type_, true);
-  return origins.bytes() > static_cast<std::size_t>(sizes_.numel()) * element_size(dtype_);
+  return origins.bytes() >= static_cast<std::size_t>(sizes_.numel()) * element_size(dtype_);
 }
 
 bool ElementwiseComputation::compute_graph(std::span<Computation* const> members) {

@@ -22,7 +22,7 @@ namespace lockstep {
 /// reading it, or need more memory than it has itself. The rest stays pending, and a backward function that reads it
 /// computes it again as part of its own expression.
 ///
-/// The other way round, a result that waits while its operands, of which nobody else knows any more, need more memory
+/// The other way round, a result that waits while its operands, of which nobody else knows any more, need no less memory
 /// than it does, is computed when the thread makes the next that waits; and an expression that would keep more than
 /// four times its result's memory is computed in parts. So what waits is bounded, whoever keeps it.
 ///
@@ -81,7 +81,7 @@ class ElementwiseComputation : public Computation {
   static ElementwiseComputation* joined(const Tensor& x, std::int64_t numel, DType compute_type);
   struct Origins;
   bool is_waiting();  ///< its result is pending
-  /// It keeps memory that nobody else holds, more than its result needs.
+  /// It keeps memory that nobody else holds, no less than its result needs.
   bool is_wasteful();
   bool compute_graph(std::span<Computation* const> members) final;
   void deliver_kept(Tensor value) { deliver(0, std::move(value)); }

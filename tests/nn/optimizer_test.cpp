@@ -372,5 +372,19 @@ TEST(Optimizer, AmsgradDividesByTheRootOfTheLargestSquare) {
   EXPECT_EQ(resumed.state().tensors.back().tensor.item(), largest);
 }
 
+// What is made of a state and read later (Note [Elementwise chains]) is made of the state as it was.
+TEST(Optimizer, AStateCountsAsItWas) {
+  const Tensor p = ones({600, 512}).requires_grad_();
+  SGD optimizer({p}, {.lr = 0.1, .momentum = 0.5});
+  const auto step = [&] {
+    p.set_grad(ones(p.sizes()));
+    optimizer.step();
+  };
+  step();
+  const Tensor doubled = optimizer.state().tensors.back().tensor * 2.0;
+  step();
+  EXPECT_EQ(doubled.to_vector<float>()[0], 2.0f);
+}
+
 }  // namespace
 }  // namespace lockstep::optim
