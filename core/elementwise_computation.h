@@ -16,23 +16,21 @@ namespace lockstep {
 /// results of this kind is joined to them: an expression of any shape, `x * sigmoid(a * x + b)` with all that belongs
 /// to its gradient. Who reads a result has the whole expression computed, a piece of some hundred elements at a time:
 /// one operation after the other, by the loops that it has alone, from and to buffers in the first-level cache. A
-/// reduction that reads one takes the pieces as they come, and the operand is never in memory at all (ElementReader).
+/// reduction that reads one takes the pieces as they come; what was cheap to make is never in memory (ElementReader).
 ///
 /// What lies between is written to memory with it where somebody holds it and making it again would take longer than
 /// reading it, or need more memory than it has itself. The rest stays pending, and a backward function that reads it
 /// computes it again as part of its own expression.
 ///
-/// The other way round, a result that waits while its operands, of which nobody else knows any more, need no less memory
-/// than it does, is computed when the thread makes the next that waits; and an expression that would keep more than
-/// four times its result's memory is computed in parts. So what waits is bounded, whoever keeps it.
+/// The other way round, a result that waits while its operands, of which nobody else knows any more, need no less
+/// memory than it does, is computed when the thread makes the next that waits; and an expression that would keep more
+/// than four times its result's memory is computed in parts. So what waits is bounded, whoever keeps it.
 ///
-/// - Every value is rounded to its dtype where it is made, so bits do not depend on what was joined, but for the sign
-/// of
-///   a NaN, which loops of vectors and of single elements give differently.
+/// - Results are float32 or float64, which is what is computed in, or truths; so bits do not depend on what was joined,
+///   but for the sign of a NaN, which loops of vectors and of single elements may give differently.
 /// - Operands of other shapes are broadcast as they are read; a pending result of another shape, and one of another
 ///   kind, is computed first. So are all operands where an expression would have more than kMostSteps operations.
-/// - Small tensors, half types, integers (but truths), operands that lie in short rows, reference kernels, and operands
-/// whose
+/// - Small tensors, half types, integers (but truths), operands in short rows, reference kernels, and operands whose
 ///   address was lent: computed at the call.
 class ElementwiseComputation : public Computation {
  public:

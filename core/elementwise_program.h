@@ -16,8 +16,8 @@ namespace lockstep {
 /// The operations of an expression in their order, and where each finds its operands.
 class ElementProgram {
  public:
-  /// Of `members`, the last of which makes the result. That one is kept in memory if `keep_last`, or as others are: if
-  /// somebody but the members themselves and one reader holds it, and it is worth its memory.
+  /// Of `members`, the last of which makes the result. That one is kept in memory if `keep_last` or if making it again
+  /// would take longer than reading it; others if somebody but the members holds them, too.
   ElementProgram(std::span<Computation* const> members, bool keep_last);
 
   std::int64_t numel() const { return numel_; }
