@@ -221,7 +221,7 @@ TEST_F(ElementwiseChains, GradientsAndStatesCountAsTheyWere) {
   EXPECT_TRUE(same_bits(values_of(first), values_of(x * 2.0)));
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which keeps what was freed
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which keep memory of their own
 
 double resident_mib() {
   std::ifstream statm("/proc/self/statm");
