@@ -1,13 +1,11 @@
 """The expressions of bench/expressions.cpp in PyTorch, eager or compiled. bench/run_expressions.py starts it."""
 
 import argparse
-import json
-import resource
-import sys
-import time
 
 import torch
 import torch.nn.functional as F
+
+import torch_rounds
 
 
 def gelu(x):
@@ -105,13 +103,7 @@ def main():
     torch.manual_seed(1)
     step = make_step(options)
     kind = "compiled" if options.compile else "eager"
-    print(json.dumps({"library": f"PyTorch {torch.__version__}, {kind}"}), flush=True)
-    for line in sys.stdin:
-        steps, value, cpu, start = int(line), 0.0, time.process_time(), time.monotonic()
-        for _ in range(steps):
-            value = step()
-        print(json.dumps({"steps": steps, "seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu,
-                          "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "loss": value}), flush=True)
+    torch_rounds.run(step, kind)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ The protocol, the models and the data's shapes are those of bench/train_rounds.h
 """
 
 import argparse
-import json
-import resource
-import sys
-import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import torch_rounds
 
 IMAGES, WINDOWS, VOCABULARY = 60000, {"gpt": 256, "gpt_1024": 1024}, 65
 
@@ -286,14 +284,7 @@ def main():
     torch.manual_seed(1)
     step = make_step(options)
     kind = "compiled" if options.compile else "eager"
-    print(json.dumps({"library": f"PyTorch {torch.__version__}, {kind}{', channels-last' if options.channels_last else ''}"}),
-          flush=True)
-    for line in sys.stdin:
-        steps, loss, cpu, start = int(line), 0.0, time.process_time(), time.monotonic()
-        for _ in range(steps):
-            loss = step()
-        print(json.dumps({"steps": steps, "seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu,
-                          "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "loss": loss}), flush=True)
+    torch_rounds.run(step, f"{kind}{', channels-last' if options.channels_last else ''}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
-#include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/core/vector_math.h"

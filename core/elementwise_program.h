@@ -3,9 +3,7 @@
 // How expressions of Note [Elementwise chains] are computed. For elementwise_computation.cpp and its tests.
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,8 +18,6 @@ class ElementProgram {
   /// would take longer than reading it; others if somebody but the members holds them, too.
   ElementProgram(std::span<Computation* const> members, bool keep_last);
 
-  std::int64_t numel() const { return numel_; }
-  DType compute_type() const { return compute_type_; }
   /// Computes elements [begin, begin + count) of the result, and of what is kept. Writes them to `out`, of the compute
   /// type, where the result is not kept; returns where they are.
   template <typename C>

@@ -10,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/integer_cast.h"
 
 namespace lockstep {

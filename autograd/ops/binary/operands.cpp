@@ -3,7 +3,6 @@
 #include "lockstep/autograd/ops/support/sum_to.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/factories.h"
 
 namespace lockstep::binary {
 
