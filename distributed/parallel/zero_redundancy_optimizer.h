@@ -66,16 +66,15 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   void clip_grad_value_(double limit) override;
   bool scale_gradients(double factor) override;
   void prepare_step() override;
-  /// Calls `take` with each parameter that has a gradient, and that gradient, whole; as many at a time as travel
-  /// together. A collective.
-  void visit_gradients(const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const;
+  /// As many at a time as travel together.
+  void visit_gradients(const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const override;
   /// optim::detail::gradient_squares() of the gradients that it has: for each of `parameters` the sum of its gradient's
   /// squares, with the same bits; 0 for those of others. A collective.
   std::vector<double> gradient_squares(const std::vector<Tensor>& parameters);
   /// Gradients are divided too, and so with no parameter.
   bool is_of_divided_gradients() const { return division_ != nullptr; }
-  /// Multiplies all gradients, those of other optimizers of its step too, as grad().mul_(factor) does of whole ones.
-  void multiply_gradients(double factor);
+  /// Those of other optimizers of its step too.
+  void multiply_gradients(double factor) override;
 
   using Optimizer::set_lr;
   using Optimizer::set_momentum;

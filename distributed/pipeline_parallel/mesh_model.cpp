@@ -71,17 +71,9 @@ void MeshModel::gather(const std::function<Tensor(const Tensor& own)>& value_of,
 }
 
 double MeshModel::clip_grad_norm(double max_norm, optim::Optimizer& optimizer) const {
-  auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer);
-  if (pipeline_) return pipeline_->clip_grad_norm(max_norm, divided_, sharded);
-  if (!divided_) return optimizer.clip_grad_norm_(max_norm);
-  if (!sharded) return divided_->clip_grad_norm(max_norm);
-  LOCKSTEP_CHECK(max_norm >= 0.0, "[MeshModel] expected max_norm >= 0, found {}", max_norm);
-  const std::vector<Tensor> parameters = module_.parameters();
-  const std::vector<double> squares =
-      divided_->gradient_squares(parameters, [&](const auto& take) { sharded->visit_gradients(take); });
-  const double norm = std::sqrt(divided_->sum_of_squares(parameters, squares)), factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1.0)) sharded->multiply_gradients(factor);
-  return norm;
+  if (pipeline_) return pipeline_->clip_grad_norm(max_norm, divided_, &optimizer);
+  if (divided_) return divided_->clip_grad_norm(max_norm, &optimizer);
+  return optimizer.clip_grad_norm_(max_norm);
 }
 
 MeshModel::Whole MeshModel::make_whole() const {

@@ -90,19 +90,24 @@ std::vector<double> PipelineParallel::evaluate(
 }
 
 double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* divided,
-                                        ZeroRedundancyOptimizer* optimizer) const {
+                                        optim::Optimizer* optimizer) const {
   LOCKSTEP_CHECK(max_norm >= 0.0, "[PipelineParallel] expected max_norm >= 0, found {}", max_norm);
   const NoGradGuard values_only;
   std::vector<Tensor> parameters;
   for (const State::Member& member : state_->members)
     if (member.is_parameter) parameters.push_back(member.named.tensor);
+  LOCKSTEP_CHECK(
+      optimizer || !optim::detail::has_gradients_of(parameters, optim::detail::GradientsInParts::Kind::elsewhere),
+      "[PipelineParallel] a step has divided the gradients (zero = 2 or 3), so that parameters have none; "
+      "call clip_grad_norm(max_norm, divided, &optimizer) with the step's optimizer");
+  auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(optimizer);
   std::vector<double> squares;
   if (divided && optimizer)
     squares = divided->gradient_squares(parameters, [&](const auto& take) { optimizer->visit_gradients(take); });
   else if (divided)
     squares = divided->gradient_squares(parameters);
   else
-    squares = optimizer ? optimizer->gradient_squares(parameters) : optim::detail::gradient_squares(parameters);
+    squares = sharded ? sharded->gradient_squares(parameters) : optim::detail::gradient_squares(parameters);
   std::size_t p = 0;
   for (const State::Member& member : state_->members)
     if (member.is_parameter && !state_->owns(member))

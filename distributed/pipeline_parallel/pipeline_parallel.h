@@ -11,6 +11,7 @@
 #include "lockstep/core/tensor.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::nn {
 class Sequential;
@@ -20,7 +21,6 @@ namespace lockstep::distributed {
 
 class ModelPart;
 class TensorParallel;
-class ZeroRedundancyOptimizer;
 
 /// In which order a stage computes its micro-batches; see Note [Pipeline schedules].
 enum class PipelineSchedule : std::uint8_t {
@@ -116,9 +116,9 @@ class PipelineParallel {
                                const std::function<std::vector<double>(const Tensor& output)>& values) const;
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients: the same bits as of one process, with
   /// `divided` those of its clip_grad_norm(). `optimizer`: the one that has the gradients, if a step divides them
-  /// (TrainingStepOptions::zero). A collective; returns the norm.
+  /// (TrainingStepOptions::zero); throws Error if it is needed and not given. A collective; returns the norm.
   double clip_grad_norm(double max_norm, const TensorParallel* divided = nullptr,
-                        ZeroRedundancyOptimizer* optimizer = nullptr) const;
+                        optim::Optimizer* optimizer = nullptr) const;
   /// Calls `take(name, value)` on all ranks for each parameter and buffer of the module with what `value_of` has given
   /// on the rank that holds it, such as `[](const Tensor& own) { return own; }`; perhaps undefined. A collective.
   void gather(const std::function<Tensor(const Tensor& own)>& value_of,

@@ -202,6 +202,12 @@ PipelineRunner::Held& PipelineRunner::held_with_output(const PipelineAction& act
   const auto [share, chunk] = std::pair(action.micro_batch, action.chunk);
   Held& held = held_.find({share, chunk})->second;
   if (chunk == state_.last_chunk())
+    state_.guarded(chunk, share, "backward", [&] {
+      LOCKSTEP_CHECK(held.output.requires_grad() || held.factor == 0.0,
+                     "the loss does not depend on what the layers have given, or it was detached from that: nothing "
+                     "would be trained");
+    });
+  if (chunk == state_.last_chunk())
     add_root(held, held.output, full(held.output.sizes(), held.factor / assumed_ * scale_, options_of(held.output)));
   else
     add_root(held, held.output, state_.links->take({Kind::gradient, share, chunk, 0}).tensor);

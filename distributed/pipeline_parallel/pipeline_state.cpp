@@ -1,6 +1,7 @@
 #include "lockstep/distributed/pipeline_parallel/pipeline_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
 
@@ -99,6 +101,9 @@ void PipelineParallel::State::cut() {
       layers.size(), parts, stages(), options.chunks);
   LOCKSTEP_CHECK(options.costs.empty() || options.costs.size() == layers.size(),
                  "[PipelineParallel] {} costs were given for {} layers", options.costs.size(), layers.size());
+  for (const double cost : options.costs)
+    LOCKSTEP_CHECK(cost >= 0.0 && std::isfinite(cost), "[PipelineParallel] a layer's cost is {}; expected 0 or more",
+                   cost);
   std::vector<std::size_t> cuts;
   if (!options.layers_of_chunks.empty()) {
     std::int64_t sum = 0;
@@ -117,7 +122,7 @@ void PipelineParallel::State::cut() {
     std::vector<double> costs;
     for (const PipelineLayer& layer : layers) {
       costs.push_back(1.0);  // layers without parameters are not free
-      for (const Tensor& each : tensors_of(layer)) costs.back() += static_cast<double>(each.numel());
+      for (const Tensor& each : tensors_of(layer)) costs.back() += TensorParallel::average_numel(each);
     }
     cuts = balanced_cuts(costs, parts);
   }

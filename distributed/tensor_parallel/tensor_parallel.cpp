@@ -54,7 +54,7 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
     find(module, {}, rule);
     LOCKSTEP_CHECK(find_parameters(rule) || found() > before,
                    "[TensorParallel] no layer of the model is called '{}'; look at the names "
-                   "that named_children() has",
+                   "that named_modules() has",
                    rule.layers);
   }
   if (context_) check_all_are_named();
@@ -92,16 +92,36 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
   for (const Divided& divided : divided_) in_parts.push_back(divided.parameter);
   gradients_in_parts_ = std::make_unique<optim::detail::GradientsInParts>(
       std::move(in_parts), optim::detail::GradientsInParts::Kind::part,
-      fmt::format("is this rank's part of a layer that {} ranks hold together, and so is its gradient; call "
-                  "clip_grad_norm() of the TensorParallel, or of the MeshModel where the model is divided further",
-                  ranks));
+      fmt::format(
+          "is this rank's part of a layer that {} ranks hold together, and so is its gradient; call "
+          "clip_grad_norm() of the TensorParallel, with the optimizer if a step divides gradients (ZeRO), or of the "
+          "MeshModel where the model is divided further",
+          ranks));
   std::vector<nn::NamedTensor> whole;
   for (const nn::NamedTensor& each : module.named_parameters())
     if (!divided_as(each.tensor)) whole.push_back(each);
   alike_gradients_ = std::make_unique<AlikeGradients>(std::move(whole), shards_->group_pointer());
+  const std::lock_guard lock(all_mutex_);
+  all_.push_back(this);
 }
 
-TensorParallel::~TensorParallel() = default;
+TensorParallel::~TensorParallel() {
+  const std::lock_guard lock(all_mutex_);
+  std::erase(all_, this);
+}
+
+double TensorParallel::average_numel(const Tensor& parameter) {
+  const std::lock_guard lock(all_mutex_);
+  for (const TensorParallel* each : all_)
+    if (const Divided* const divided = each->divided_as(parameter)) {
+      const auto& [dim, size, parts] = divided->division;
+      double numel = static_cast<double>(size * parts) / static_cast<double>(each->shards_->group().world_size());
+      for (int d = 0; d < parameter.dim(); ++d)
+        if (d != dim) numel *= static_cast<double>(parameter.size(d));
+      return numel;
+    }
+  return static_cast<double>(parameter.numel());
+}
 
 void TensorParallel::find(nn::Module& module, const std::string& name, const TensorRule& rule) {
   for (const auto& [child_name, child] : module.named_children())

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/dropout.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/optim/optimizer.h"
 
 namespace lockstep::optim::detail {
 class GradientsInParts;
@@ -141,10 +143,15 @@ class TensorParallel {
   /// The module's parameters and buffers, each whole, under their names: what one process would have. A collective.
   std::vector<nn::NamedTensor> full_state() const;
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients. A collective; returns the norm. In lockstep
-  /// mode its bits do not depend on the number of ranks.
-  double clip_grad_norm(double max_norm) const;
+  /// mode its bits do not depend on the number of ranks. `optimizer`: the one that has the gradients, if a step divides
+  /// them (TrainingStepOptions::zero); throws Error if it is needed and not given.
+  double clip_grad_norm(double max_norm, optim::Optimizer* optimizer = nullptr) const;
 
   // For who combines the layers with another division, such as PipelineParallel.
+
+  /// How many elements of a parameter a rank has on average: for one that some TensorParallel divides of a size that
+  /// its ranks do not divide, the same on all of them.
+  static double average_numel(const Tensor& parameter);
 
   /// The whole of `own`, which is shaped like this rank's part of a parameter: its value, gradient or an optimizer's
   /// state. A parameter that is not divided gives `own`, as an undefined one does. A collective.
@@ -177,6 +184,8 @@ class TensorParallel {
   std::int64_t rows_of(const Tensor& weight) const;
   const Divided* divided_as(const Tensor& parameter) const;
 
+  static inline std::mutex all_mutex_;
+  static inline std::vector<const TensorParallel*> all_;  // that live
   nn::Module& module_;
   std::unique_ptr<TensorShards> shards_;
   std::vector<Divided> divided_;

@@ -10,6 +10,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_divided.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {
 
@@ -87,13 +88,23 @@ double TensorParallel::sum_of_squares(const std::vector<Tensor>& parameters, con
   return sum;
 }
 
-double TensorParallel::clip_grad_norm(double max_norm) const {
+double TensorParallel::clip_grad_norm(double max_norm, optim::Optimizer* optimizer) const {
   LOCKSTEP_CHECK(max_norm >= 0.0, "[TensorParallel] expected max_norm >= 0, found {}", max_norm);
   const NoGradGuard values_only;
   const std::vector<Tensor> parameters = module_.parameters();
-  const double norm = std::sqrt(sum_of_squares(parameters, gradient_squares(parameters)));
+  VisitGradients visit;
+  if (optimizer)
+    visit = [optimizer](const auto& take) { optimizer->visit_gradients(take); };
+  else
+    LOCKSTEP_CHECK(!optim::detail::has_gradients_of(parameters, optim::detail::GradientsInParts::Kind::elsewhere),
+                   "[TensorParallel] a step has divided the gradients (zero = 2 or 3), so that parameters have none; "
+                   "call clip_grad_norm(max_norm, &optimizer) with the step's optimizer");
+  const double norm = std::sqrt(sum_of_squares(parameters, gradient_squares(parameters, visit)));
   const double factor = max_norm / (norm + 1e-6);
-  if (!(factor >= 1.0))
+  if (factor >= 1.0) return norm;
+  if (optimizer)
+    optimizer->multiply_gradients(factor);
+  else
     for (const Tensor& parameter : parameters)
       if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
   return norm;

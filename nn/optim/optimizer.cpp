@@ -13,6 +13,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 #include "lockstep/nn/optim/step_table.h"
 
 namespace lockstep::optim {
@@ -162,6 +163,19 @@ void Optimizer::zero_grad(bool set_to_none) {
 
 GradNorm Optimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
   return optim::clip_grad_norm_(parameters(), max_norm, error_if_nonfinite);
+}
+
+void Optimizer::visit_gradients(const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const {
+  detail::require_gradients(parameters(), "visit_gradients", detail::GradientsInParts::Kind::elsewhere);
+  for (const Tensor& parameter : parameters())
+    if (const Tensor grad = parameter.grad(); grad.defined()) take(parameter, grad);
+}
+
+void Optimizer::multiply_gradients(double factor) {
+  detail::require_gradients(parameters(), "multiply_gradients", detail::GradientsInParts::Kind::elsewhere);
+  const NoGradGuard no_grad;
+  for (const Tensor& parameter : parameters())
+    if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
 }
 
 void Optimizer::clip_grad_value_(double limit) {

@@ -103,6 +103,11 @@ class Optimizer {
   virtual void zero_grad(bool set_to_none = true);
   /// clip_grad_norm_() of its parameters. Where gradients are divided over ranks, a collective, with the same norm.
   virtual GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false);
+  /// Calls `take` with each parameter that has a gradient, and that gradient, whole. Where gradients are divided over
+  /// ranks, a collective, which calls it on every rank for the same ones.
+  virtual void visit_gradients(const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const;
+  /// Multiplies all gradients by `factor`, in their memory.
+  virtual void multiply_gradients(double factor);
   /// clip_grad_value_() of its parameters, wherever their gradients are.
   virtual void clip_grad_value_(double limit);
   /// Multiplies all gradients by `factor`, in their memory. Returns whether all of them are finite then, on every rank

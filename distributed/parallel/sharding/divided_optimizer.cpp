@@ -107,12 +107,8 @@ bool ZeroRedundancyOptimizer::scale_gradients(double factor) {
 
 void ZeroRedundancyOptimizer::visit_gradients(
     const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const {
+  if (!division_) return Optimizer::visit_gradients(take);
   const NoGradGuard no_grad;
-  if (!division_) {
-    for (const Tensor& parameter : parameters())
-      if (const Tensor grad = parameter.grad(); grad.defined()) take(parameter, grad);
-    return;
-  }
   for (std::size_t f = 0; f < division_->trained_flats; ++f) {
     const Flat& flat = division_->flats[f];
     if (flat.block == 0 ||
@@ -134,12 +130,8 @@ void ZeroRedundancyOptimizer::visit_gradients(
 }
 
 void ZeroRedundancyOptimizer::multiply_gradients(double factor) {
+  if (!division_) return Optimizer::multiply_gradients(factor);
   const NoGradGuard no_grad;
-  if (!division_) {
-    for (const Tensor& parameter : parameters())
-      if (const Tensor grad = parameter.grad(); grad.defined()) grad.mul_(factor);
-    return;
-  }
   for (std::size_t f = 0; f < division_->trained_flats; ++f)
     if (const Tensor& grad = division_->flats[f].gradient; grad.defined()) grad.mul_(factor);
 }

@@ -1,6 +1,8 @@
 // Clipping where gradients are divided over ranks: by several optimizers together, and refused where it would take a
 // part for the whole.
 
+#include <atomic>
+
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "tests/distributed/parallel/sharding_support.h"
@@ -89,6 +91,7 @@ TEST(Clipping, PartsOfAModelAreNotTakenForTheWhole) {
     }
     EXPECT_NO_THROW(optim::clip_grad_value_(model.parameters(), 1.0)) << "element by element";
   };
+  std::atomic<double> norm_of_stages = 0.0, norm_of_layers = 0.0;
   for (const int zero : {0, 1, 2})
     for (const bool staged : {false, true})
       run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
@@ -118,6 +121,17 @@ TEST(Clipping, PartsOfAModelAreNotTakenForTheWhole) {
           expect_refused(model, *optimizer, what);
         else
           EXPECT_NE(error_of([&] { optimizer->clip_grad_norm_(1.0); }).find(what), std::string::npos);
+        const auto clip = [&](optim::Optimizer* with) {
+          return staged ? pipeline->clip_grad_norm(0.01, nullptr, with) : divided->clip_grad_norm(0.01, with);
+        };
+        if (zero == 2) {
+          EXPECT_NE(error_of([&] { clip(nullptr); }).find("with the step's optimizer"), std::string::npos);
+        }
+        const double norm = clip(optimizer.get());
+        if (zero == 0) (staged ? norm_of_stages : norm_of_layers) = norm;
+        EXPECT_GT(norm, 0.01);
+        EXPECT_EQ(norm, staged ? norm_of_stages : norm_of_layers) << "ZeRO-" << zero;
+        EXPECT_NEAR(clip(optimizer.get()), 0.01, 1e-6) << "ZeRO-" << zero << ": clipped by the first call";
         optimizer->step();
       });
 }

@@ -351,5 +351,31 @@ TEST(ShardingModels, OfFewerElementsThanRanks) {
     run_in(8, [&](const ProcessGroupPtr& group) { EXPECT_EQ(largest_difference(train(group, zero), one), 0.0); });
 }
 
+// Costs by a rank's own parameters would differ where a size does not divide, and so would the stages.
+TEST(MeshModels, RanksThatHoldLayersTogetherCutTheSameStages) {
+  run_in(4, [](const ProcessGroupPtr& group) {
+    const Mesh mesh(group, {.pipeline = 2, .tensor = 2});
+    nn::Sequential model;
+    model.add<nn::Linear>(8, 5);
+    model.add<nn::Linear>(5, 8);
+    model.add<nn::Linear>(8, 8);
+    model.add<nn::Linear>(8, 6);
+    const std::vector<TensorRule> plan{{"0", TensorSplit::column}, {"1", TensorSplit::row}};
+    const TensorParallel divided(model, plan, {.group = mesh.tensor(), .logical_shards = 2});
+    EXPECT_EQ(TensorParallel::average_numel(model[0].parameters()[0]), 20.0);
+    EXPECT_EQ(TensorParallel::average_numel(model[2].parameters()[0]), 64.0) << "whole";
+    std::vector<PipelineLayer> layers;
+    const std::vector<PipelineLayer> single = pipeline_layers(model);
+    layers.push_back({.name = "0 and 1",
+                      .modules = {single[0].modules[0], single[1].modules[0]},
+                      .forward = [&](const Tensor& x) { return model[1].forward(relu(model[0].forward(x))); }});
+    layers.insert(layers.end(), single.begin() + 2, single.end());
+    const PipelineParallel pipeline(model, layers, {.group = mesh.pipeline()});
+    const std::vector<std::int64_t>& counts = pipeline.layers_of_chunks();
+    const std::string own(reinterpret_cast<const char*>(counts.data()), counts.size() * sizeof(counts[0]));
+    for (const std::string& theirs : group->all_gather_object(own)) EXPECT_EQ(theirs, own);
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed

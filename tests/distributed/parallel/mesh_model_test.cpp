@@ -372,5 +372,18 @@ TEST(DividedStages, KeepTheirShare) {
   });
 }
 
+// Without gradients from the loss no stage would learn anything.
+TEST(DividedStages, RefuseALossThatNoLayerReaches) {
+  const auto errors = errors_of_ranks(2, Link::in_process, Milliseconds(20'000), [](ProcessGroup& group) {
+    Chain model;
+    set_weights(model);
+    const PipelineParallel pipeline(model, model.layers(), {.group = group.shared_from_this()});
+    TrainingStep step(model, {.group = make_single_process_group(), .accumulate = 2, .model_part = pipeline.part()});
+    step(tokens_of(4, 1), [](nn::Module& net, const data::Batch& part) { return net.forward(part.x).mean().detach(); });
+  });
+  for (const std::string& error : errors)
+    EXPECT_NE(error.find("the loss does not depend on what the layers have given"), std::string::npos) << error;
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
