@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -49,7 +50,7 @@ TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, s
       transport_(std::move(transport)),
       collectives_(*transport_, group.rank(), group.world_size(), group.options().ranks),
       failure_(*group.failure()) {
-  threads_.push_back(start_thread("collectives", [this] { run_collectives(); }));
+  collective_thread_ = start_thread("collectives", [this] { run_collectives(); });
 }
 
 std::unique_ptr<Executor> TransportExecutor::split(const SplitGroup& part) {
@@ -62,9 +63,16 @@ void TransportExecutor::stop() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  if (!std::exchange(threads_, {}).empty() && !failure_.failing()) warn_of_unread();
+  collective_came_.notify_all();
+  point_to_point_came_.notify_all();
+  if (!collective_thread_.joinable()) return;
+  collective_thread_.join();
+  // None of them ends by itself any more.
+  for (std::list<std::thread>* threads : {&point_to_point_threads_, &ended_}) {
+    for (std::thread& thread : *threads) thread.join();
+    threads->clear();
+  }
+  if (!failure_.failing()) warn_of_unread();
 }
 
 /// What other collectives than the others' as the last ones leave behind, where no later call has found it out.
@@ -88,17 +96,20 @@ void TransportExecutor::check(const Tensor& tensor, OperationKind kind) const {
 WorkPtr TransportExecutor::launch(Operation operation, std::uint64_t record) {
   // A running operation ends at its deadline, and its diagnosis within as much again.
   auto work = std::make_shared<Work>(describe(operation), 3 * group_.timeout());
+  const bool alone = is_point_to_point(operation.kind);
+  std::list<std::thread> ended;
   {
     const std::lock_guard lock(mutex_);
     if (const std::exception_ptr error = failure_.error()) std::rethrow_exception(error);
-    const bool alone = is_point_to_point(operation.kind);
     auto& tasks = alone ? point_to_point_tasks_ : collective_tasks_;
     // The thread first: where there is none to be had, nothing stays behind that would run without the caller's Work.
     if (alone && idle_point_to_point_threads_ <= static_cast<int>(point_to_point_tasks_.size()))
-      threads_.push_back(start_thread("messages between two ranks", [this] { run_point_to_point(); }));
+      point_to_point_threads_.push_back(start_thread("messages between two ranks", [this] { run_point_to_point(); }));
     tasks.push_back({std::move(operation), record, work});
+    ended.swap(ended_);
   }
-  changed_.notify_all();
+  (alone ? point_to_point_came_ : collective_came_).notify_one();
+  for (std::thread& thread : ended) thread.join();
   return work;
 }
 
@@ -108,7 +119,7 @@ void TransportExecutor::run_collectives() {
     Task task;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stop_ || !collective_tasks_.empty(); });
+      collective_came_.wait(lock, [this] { return stop_ || !collective_tasks_.empty(); });
       if (collective_tasks_.empty()) return;
       task = std::move(collective_tasks_.front());
       collective_tasks_.pop_front();
@@ -118,14 +129,21 @@ void TransportExecutor::run_collectives() {
 }
 
 void TransportExecutor::run_point_to_point() {
+  constexpr std::chrono::milliseconds kIdle{200};
   block_sigpipe();
   for (;;) {
     Task task;
     {
       std::unique_lock lock(mutex_);
       ++idle_point_to_point_threads_;
-      changed_.wait(lock, [this] { return stop_ || !point_to_point_tasks_.empty(); });
+      const bool woken =
+          point_to_point_came_.wait_for(lock, kIdle, [this] { return stop_ || !point_to_point_tasks_.empty(); });
       --idle_point_to_point_threads_;
+      if (!woken) {
+        const auto own = std::ranges::find(point_to_point_threads_, std::this_thread::get_id(), &std::thread::get_id);
+        ended_.splice(ended_.end(), point_to_point_threads_, own);
+        return;
+      }
       if (point_to_point_tasks_.empty()) return;
       task = std::move(point_to_point_tasks_.front());
       point_to_point_tasks_.pop_front();

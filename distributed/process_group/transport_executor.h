@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,7 +16,8 @@
 namespace lockstep::distributed {
 
 /// Runs operations on CPU tensors over a Transport. One thread runs the collectives in order of issue; point-to-point
-/// operations have threads of their own, as many as are under way, so that none waits for another.
+/// operations have threads of their own, as many as are under way, so that none waits for another. Those that find
+/// nothing to do for a while end.
 class TransportExecutor : public Executor {
  public:
   /// `group` has a failure().
@@ -52,12 +54,14 @@ class TransportExecutor : public Executor {
   GroupFailure& failure_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable collective_came_, point_to_point_came_;
   std::deque<Task> collective_tasks_;
   std::deque<Task> point_to_point_tasks_;
   int idle_point_to_point_threads_ = 0;
   bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::thread collective_thread_;
+  std::list<std::thread> point_to_point_threads_;
+  std::list<std::thread> ended_;  // of these, to be joined
 };
 
 /// A process group of CPU ranks on a Transport; `store` as ProcessGroup has it.

@@ -1,6 +1,11 @@
 // Collectives that move what ranks have without adding it up, and the barrier.
 
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <thread>
+#include <vector>
 
 #include "lockstep/distributed/process_group/process_group.h"
 #include "tests/distributed/process_group_support.h"
@@ -94,6 +99,43 @@ TEST_P(DataMovement, EmptyTensors) {
     group.all_reduce(one)->wait();
     EXPECT_EQ(one.item(), group.world_size());
   });
+}
+
+std::ptrdiff_t threads_of_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+// Each message that is under way has a thread, which is not kept.
+TEST_P(DataMovement, ManyMessagesLeaveNoThreadsBehind) {
+  std::atomic<std::ptrdiff_t> most = 0, before = 0, after = 0;
+  run([&](ProcessGroup& group) {
+    if (group.rank() == 0) before = threads_of_process();
+    group.barrier()->wait();
+    const int other = group.rank() ^ 1;
+    if (other < group.world_size()) {
+      std::vector<Tensor> values;
+      std::vector<WorkPtr> works;
+      for (int i = 0; i < 40; ++i) {
+        values.push_back(full({3}, i));
+        values.push_back(zeros({3}));
+        works.push_back(group.recv(values.back(), other));
+      }
+      if (group.rank() == 0) most = threads_of_process();
+      for (int i = 0; i < 40; ++i) works.push_back(group.send(values[static_cast<std::size_t>(2 * i)], other));
+      for (const WorkPtr& work : works) work->wait();
+      for (int i = 0; i < 40; ++i) EXPECT_EQ(values[static_cast<std::size_t>(2 * i + 1)].to_vector<float>()[0], i);
+    }
+    for (int i = 0; i < 100 && (i == 0 || after > before + 2); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // as long as they stay idle
+      if (group.rank() == 0) after = threads_of_process();
+    }
+    group.barrier()->wait();
+  });
+  if (most > 0) {
+    EXPECT_GT(most, before + 20);
+  }
+  EXPECT_LE(after, before + 2);
 }
 
 }  // namespace
