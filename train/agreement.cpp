@@ -1,13 +1,15 @@
 #include "lockstep/train/agreement.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
-#include "lockstep/distributed/parallel/rank0_file.h"
 
 namespace lockstep::training {
 namespace {
@@ -16,13 +18,21 @@ constexpr double kPeriod = 0.2;  // seconds between two exchanges
 constexpr std::int64_t kMostSteps = 1000;
 constexpr std::int64_t kMostText = 512;  // bytes of a rank's difference, with a zero at their end
 
+std::string beginning(const std::string& value) {
+  constexpr std::size_t kShown = 150;
+  return value.size() <= kShown ? value : fmt::format("{}... ({} bytes)", value.substr(0, kShown), value.size());
+}
+
 }  // namespace
 
 void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& group) {
   static const distributed::OperationLabel label("comparison of the settings");
   const distributed::LabelScope scope(label);
-  const std::string text = nlohmann::json(mine).dump();
-  const auto theirs = nlohmann::json::parse(distributed::broadcast_text(text, group)).get<nn::Metadata>();
+  // In a form that takes any bytes.
+  std::vector<std::uint8_t> bytes;
+  if (group.rank() == 0) bytes = nlohmann::json::to_cbor(nlohmann::json(mine));
+  const std::string of_rank0 = group.broadcast_object({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  const auto theirs = nlohmann::json::from_cbor(of_rank0).get<nn::Metadata>();
   nn::Metadata all_names = mine;
   all_names.insert(theirs.begin(), theirs.end());
   const auto value_of = [](const nn::Metadata& settings, const std::string& name) {
@@ -33,7 +43,8 @@ void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& gr
   for (const auto& [name, value] : all_names)
     if (const std::string own = value_of(mine, name), other = value_of(theirs, name);
         own != other && difference.empty())
-      difference = fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, own, other);
+      difference =
+          fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, beginning(own), beginning(other));
 
   // Every rank tells the first difference: the one that is heard may be any, as the first to end ends the others.
   const Tensor own = zeros({kMostText}, {.dtype = kUInt8}),

@@ -76,8 +76,15 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
   const bool saves = options.checkpoint_every > 0 || options.checkpoint_minutes > 0 || options.resume == "auto";
   LOCKSTEP_CHECK(!saves || !options.checkpoint.empty(),
                  "[run] checkpoints every so often, or resumption from the newest, need a path: set checkpoint");
+  LOCKSTEP_CHECK(
+      loader.steps_per_epoch() > 0,
+      "[run] an epoch has no batch: the data set has {} sample(s){}, and a batch {}; is it the right file or "
+      "folder?",
+      loader.dataset().size(),
+      loader.options().sampler ? fmt::format(", the sampler {}", loader.options().sampler->size()) : "",
+      loader.options().batch_size);
   const std::int64_t steps_per_epoch = loader.steps_per_epoch();
-  LOCKSTEP_CHECK(steps_per_epoch == 0 || options.epochs <= std::numeric_limits<std::int64_t>::max() / steps_per_epoch,
+  LOCKSTEP_CHECK(options.epochs <= std::numeric_limits<std::int64_t>::max() / steps_per_epoch,
                  "[run] {} epochs of {} steps are more than can be counted", options.epochs, steps_per_epoch);
   total_steps = options.epochs * steps_per_epoch;
   if (options.max_steps > 0) total_steps = std::min(total_steps, options.max_steps);
@@ -95,13 +102,6 @@ void Run::State::message(const std::string& text) {
 void Run::State::begin() {
   LOCKSTEP_CHECK(!ended, "[run] train() was called twice; make a new Run");
   ended = true;
-  LOCKSTEP_CHECK(
-      loader.steps_per_epoch() > 0,
-      "[run] an epoch has no batch: the data set has {} sample(s){}, and a batch {}; is it the right file or "
-      "folder?",
-      loader.dataset().size(),
-      loader.options().sampler ? fmt::format(", the sampler {}", loader.options().sampler->size()) : "",
-      loader.options().batch_size);
   note_contents();
   check_paths();
   if (group && group->world_size() > 1) {
@@ -324,6 +324,8 @@ void Run::set_schedule(std::vector<optim::Schedule> learning_rates, optim::Sched
 
 void Run::set_evaluation(Evaluation evaluation) {
   LOCKSTEP_CHECK(evaluation.dataset && evaluation.sums, "[run] an evaluation needs a data set and a function");
+  LOCKSTEP_CHECK(evaluation.dataset->size() > 0,
+                 "[run] the data set of the evaluation is empty; is it the right file or folder?");
   state_->evaluation = std::move(evaluation);
 }
 
@@ -338,6 +340,10 @@ Callbacks& Run::callbacks() {
 
 void Run::stop() {
   state_->stopping = true;
+}
+
+bool Run::is_to_stop() const {
+  return state_->stopping || (state_->signal && state_->signal->came());
 }
 
 int Run::train_and_write(const std::function<void()>& write) {

@@ -180,6 +180,9 @@ class Run {
 
   /// From a callback, on every rank: this step is the last one.
   void stop();
+  /// Whether this process was asked to end, by stop() or by a signal. A callback that takes long looks, and leaves the
+  /// rest undone: the run ends, and saves, after it.
+  bool is_to_stop() const;
 
  private:
   struct State;

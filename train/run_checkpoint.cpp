@@ -50,26 +50,26 @@ std::string text_of(const char* variable) {
   return text ? text : "";
 }
 
-/// What tells the job, whose workers a launcher may start several times, from others; empty: nothing does. torchrun's
-/// name for it is "none" unless the user gives one, so that the folder counts too that its agent makes for all attempts
-/// of its workers: FOLDER/attempt_N/RANK/error.json.
-std::string job_name() {
-  if (const std::string job = text_of("LOCKSTEP_JOB_ID"); !job.empty()) return job;
-  const std::string run = text_of("TORCHELASTIC_RUN_ID");
-  const std::filesystem::path report = text_of("TORCHELASTIC_ERROR_FILE");
-  const std::string folder = report.parent_path().parent_path().parent_path().string();
-  if (!folder.empty()) return fmt::format("{} in {}", run, folder);
-  return run == "none" ? std::string() : run;
-}
-
-// Learning rates and momenta of the step that follows.
-constexpr const char* kRates = "learning rates";
-
 /// With what is no UTF-8 replaced: settings are written as JSON.
 std::string as_text(const std::string& bytes) {
   using nlohmann::json;
   return json::parse(json(bytes).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
 }
+
+/// What tells the job, whose workers a launcher may start several times, from others; empty: nothing does. torchrun's
+/// name for it is "none" unless the user gives one, so that the folder counts too that its agent makes for all attempts
+/// of its workers: FOLDER/attempt_N/RANK/error.json.
+std::string job_name() {
+  if (const std::string job = text_of("LOCKSTEP_JOB_ID"); !job.empty()) return as_text(job);
+  const std::string run = text_of("TORCHELASTIC_RUN_ID");
+  const std::filesystem::path report = text_of("TORCHELASTIC_ERROR_FILE");
+  const std::string folder = report.parent_path().parent_path().parent_path().string();
+  if (!folder.empty()) return as_text(fmt::format("{} in {}", run, folder));
+  return run == "none" ? std::string() : as_text(run);
+}
+
+// Learning rates and momenta of the step that follows.
+constexpr const char* kRates = "learning rates";
 
 // Present if the run was ended between an epoch's last step and what follows it, which is made up for on resumption.
 constexpr const char* kEpochEnd = "end of the epoch";

@@ -218,5 +218,23 @@ TEST(Workers, AProcessWithoutAJobAnswersTheRequestOfItsLastOperation) {
   EXPECT_NE(std::string(text.data()).find("SIGUSR1, is in no process group"), std::string::npos) << text.data();
 }
 
+TEST(Agreement, SettingsAreOfAnyLengthAndBytes) {
+  const std::string large(std::size_t{3} << 20, 'x');
+  std::array<std::string, 2> errors;
+  run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
+    nn::Metadata settings{{"folder", "a\xff"}, {"large", large}};
+    check_same_settings(settings, group);
+    if (group.rank() == 1) settings["large"] += "y";
+    try {
+      check_same_settings(settings, group);
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_NE(errors[1].find("xxx... (3145729 bytes), rank 0 has xxx"), std::string::npos) << errors[1];
+  EXPECT_LT(errors[1].size(), 1000U);
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
 }  // namespace
 }  // namespace lockstep::training
