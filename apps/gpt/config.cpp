@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "apps/gpt/files.h"
@@ -105,6 +106,11 @@ void check_config(const Config& config) {
   positive("a number of heads", config.heads);
   positive("a width", config.width);
   positive("a feedforward width", config.feedforward);
+  LOCKSTEP_CHECK(config.norm_eps >= 0.0 && std::isfinite(config.norm_eps),
+                 "[gpt] expected an epsilon of norms (layer_norm_epsilon, rms_norm_eps) of at least 0, found {}",
+                 config.norm_eps);
+  LOCKSTEP_CHECK(config.rotary_base > 0.0 && std::isfinite(config.rotary_base),
+                 "[gpt] expected a rope_theta above 0, found {}", config.rotary_base);
   LOCKSTEP_CHECK(config.lora.rank >= 0, "[gpt] expected a LoRA rank of at least 0, found {}", config.lora.rank);
   if (config.family == Family::gpt2) {
     LOCKSTEP_CHECK(config.width % config.heads == 0, "[gpt] {} heads do not divide the width {}", config.heads,

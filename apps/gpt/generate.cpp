@@ -1,6 +1,7 @@
 #include "apps/gpt/generate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -14,7 +15,14 @@ namespace lockstep::gpt {
 namespace {
 
 std::int32_t draw(const Tensor& logits, const GenerateOptions& options) {
-  if (options.temperature == 0.0) return static_cast<std::int32_t>(logits.argmax().item<std::int64_t>());
+  const double largest = max(logits).item<double>();  // NaN if one is
+  LOCKSTEP_CHECK(
+      std::isfinite(largest),
+      "[generate] the model gives a token the logit {}: its weights are not finite, or too large; a training "
+      "with a smaller learning rate or clipped gradients may not end so",
+      largest);
+  constexpr double kCold = 1e-20;  // logits over less may be infinite
+  if (options.temperature < kCold) return static_cast<std::int32_t>(logits.argmax().item<std::int64_t>());
   const std::int64_t kept = options.top_k > 0 ? std::min(options.top_k, logits.size(0)) : logits.size(0);
   const Tensor scaled = logits / options.temperature;
   if (kept == logits.size(0)) return static_cast<std::int32_t>(multinomial(softmax(scaled, 0)).item<std::int64_t>());
@@ -58,7 +66,7 @@ std::vector<std::int32_t> generate(LanguageModel& model, const std::vector<std::
   std::vector<std::int32_t> seen(
       prompt.size() > context ? prompt.end() - static_cast<std::ptrdiff_t>(context) : prompt.begin(), prompt.end());
   std::vector<std::int32_t> news = seen, generated;
-  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
+  for (std::int64_t i = 0; i < options.max_tokens && (!options.go_on || options.go_on()); ++i) {
     if (seen.size() > context) {  // by one
       seen.erase(seen.begin(), seen.end() - static_cast<std::ptrdiff_t>(context - context / 2));
       if (cache) cache->clear();

@@ -10,12 +10,13 @@ namespace lockstep::gpt {
 
 /// Options of generate().
 struct GenerateOptions {
-  std::int64_t max_tokens = 100;  ///< new ones
-  double temperature = 1.0;       ///< divides the logits; 0: always the likeliest token
-  std::int64_t top_k = 0;         ///< only the k likeliest tokens; 0: all
-  std::uint64_t seed = 1;         ///< of the draws
-  std::int32_t stop = -1;         ///< ends when this token is drawn; -1: none
-  bool cache = true;              ///< keep keys and values; without, all tokens are computed again for each new one
+  std::int64_t max_tokens = 100;     ///< new ones
+  double temperature = 1.0;          ///< divides the logits; 0, or almost: always the likeliest token
+  std::int64_t top_k = 0;            ///< only the k likeliest tokens; 0: all
+  std::uint64_t seed = 1;            ///< of the draws
+  std::int32_t stop = -1;            ///< ends when this token is drawn; -1: none
+  std::function<bool()> go_on = {};  ///< asked before each token; false: no more
+  bool cache = true;                 ///< keep keys and values; without, all tokens are computed again for each new one
 };
 
 /// Continues a text: the tokens that follow `prompt`, which must not be empty. A model sees the tokens of its context:

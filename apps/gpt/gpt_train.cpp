@@ -92,6 +92,11 @@ gpt::Config shape_of(const Options& o) {
   return config;
 }
 
+/// An epoch: what lies between two evaluations.
+std::int64_t steps_of_epoch(const Options& o, const training::RunOptions& run) {
+  return std::min(o.evaluate_every, run.max_steps);
+}
+
 void check(const Options& o, const training::WorkerOptions& workers, training::RunOptions& run) {
   const auto require = [](bool condition, const char* message) {
     if (!condition) throw Error(message);
@@ -103,8 +108,14 @@ void check(const Options& o, const training::WorkerOptions& workers, training::R
   require(run.max_steps > 0, "expected --max-steps of at least 1");
   require(workers.mode != training::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
   gpt::check_mesh(shape_of(o), workers, o.mesh);
-  // An epoch is what lies between two evaluations.
-  run.epochs = (run.max_steps + o.evaluate_every - 1) / o.evaluate_every;
+  const std::int64_t steps = steps_of_epoch(o, run);
+  constexpr std::int64_t kMostSamples = std::int64_t{1} << 32;  // of which there is a list
+  if (workers.batch_size > kMostSamples / steps)
+    throw Error(
+        fmt::format("{} steps between two evaluations of {} windows each are more than {} windows; pass a "
+                    "smaller --evaluate-every or --batch-size",
+                    steps, workers.batch_size, kMostSamples));
+  run.epochs = (run.max_steps - 1) / steps + 1;
   run.settings = {{"model", o.model.empty() ? o.preset : o.model},
                   {"dropout", fmt::format("{}", o.dropout)},
                   {"lora", fmt::format("{}", o.lora)},
@@ -189,19 +200,27 @@ training::Evaluation make_evaluation(
           }};
 }
 
-void print_sample(gpt::LanguageModel& model, const gpt::Tokenizer& tokenizer, std::int64_t count) {
+/// A text of the model as it is; less of it if the run is to end.
+void print_sample(const training::Run& run, gpt::LanguageModel& model, const gpt::Tokenizer& tokenizer,
+                  std::int64_t count) {
   const std::vector<std::int32_t> start = tokenizer.encode("\n");
-  const auto tokens = gpt::generate(model, start, {.max_tokens = count, .temperature = 0.8});
-  fmt::print("----\n{}\n----\n", tokenizer.decode(tokens));
+  try {
+    const auto tokens = gpt::generate(
+        model, start, {.max_tokens = count, .temperature = 0.8, .go_on = [&run] { return !run.is_to_stop(); }});
+    fmt::print("----\n{}\n----\n", tokenizer.decode(tokens));
+  } catch (const Error& error) {  // the training goes on as it would without samples
+    fmt::print("no sample: {}\n", error.what());
+  }
   std::fflush(stdout);
 }
 
-data::DataLoader make_loader(const Options& o, const training::Workers& workers, const gpt::Corpus& corpus,
-                             std::int64_t context) {
+data::DataLoader make_loader(const training::RunOptions& run, const Options& o, const training::Workers& workers,
+                             const gpt::Corpus& corpus, std::int64_t context) {
   const auto windows = std::make_shared<gpt::WindowDataset>(corpus.training, context);
   const std::int64_t batch_size = workers.options().batch_size;
-  return workers.make_loader(windows, {.sampler = std::make_shared<gpt::DrawingSampler>(
-                                           windows->size(), o.evaluate_every * batch_size, workers.options().seed)});
+  return workers.make_loader(
+      windows, {.sampler = std::make_shared<gpt::DrawingSampler>(windows->size(), steps_of_epoch(o, run) * batch_size,
+                                                                 workers.options().seed)});
 }
 
 std::map<std::string, std::size_t> bytes_of_outputs(const Options& o, const gpt::SavedBytes& bytes) {
@@ -235,7 +254,7 @@ void write_model(const Options& o, gpt::LanguageModel& model, const gpt::Corpus&
 /// On processes that are a grid, each with a part of the model.
 int train_on_mesh(const Options& o, training::Workers& workers, training::RunOptions run_options,
                   const gpt::Corpus& corpus, const gpt::Config& config) {
-  const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
+  const data::DataLoader loader = make_loader(run_options, o, workers, corpus, config.context);
   gpt::MeshTraining training(
       workers, o.mesh, run_options.amp, [&] { return make_model(o, config); },
       [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
@@ -251,7 +270,7 @@ int train_on_mesh(const Options& o, training::Workers& workers, training::RunOpt
   if (o.clip > 0) run.callbacks().on_gradients = [&](std::int64_t) { training.clip(o.clip); };
   if (o.sample > 0)
     run.callbacks().on_evaluation = [&](std::int64_t, const training::Values&) {
-      if (const auto model = training.gathered()) print_sample(*model, corpus.tokenizer, o.sample);
+      if (const auto model = training.gathered()) print_sample(run, *model, corpus.tokenizer, o.sample);
     };
   return run.train_and_write([&] {
     if (o.out.empty() && o.adapters.empty()) return;
@@ -265,7 +284,7 @@ int train_gpt(const Options& o, training::Workers& workers, training::RunOptions
   run_options.units_per_sample = config.context;
   if (workers.mesh()) return train_on_mesh(o, workers, run_options, corpus, config);
   run_options.max_grad_norm = o.clip;
-  const data::DataLoader loader = make_loader(o, workers, corpus, config.context);
+  const data::DataLoader loader = make_loader(run_options, o, workers, corpus, config.context);
   distributed::TrainingStep step = workers.make_step([&] { return make_model(o, config); });
   const auto optimizer = workers.make_optimizer(
       step, [&](const std::vector<Tensor>& parameters) { return make_optimizer(o, parameters); });
@@ -283,7 +302,7 @@ int train_gpt(const Options& o, training::Workers& workers, training::RunOptions
   gpt::LanguageModel& model = as_language_model(step.module());
   if (o.sample > 0)
     run.callbacks().on_evaluation = [&](std::int64_t, const training::Values&) {
-      if (workers.is_rank0()) print_sample(model, corpus.tokenizer, o.sample);
+      if (workers.is_rank0()) print_sample(run, model, corpus.tokenizer, o.sample);
     };
   return run.train_and_write([&] {
     const distributed::WholeParameters whole = step.whole_parameters();

@@ -213,5 +213,16 @@ TEST(GptProgramsWarn, OfALogLevelThatIsNone) {
   }
 }
 
+// What has no samples to show trains on; evaluations that never come cost nothing.
+TEST_F(GptPrograms, ATrainingThatDivergesIsNotEndedByItsSamples) {
+  const std::string weights = folder_.file("weights.safetensors");
+  const ProcessResult result = train_gpt({"--lr", "1e30", "--clip", "0", "--warmup", "0", "--sample", "10",
+                                          "--evaluate-every", "4611686018427387905", "--checkpoint", weights});
+  EXPECT_NE(result.out.find("no sample: [generate] the model gives a token the logit"), std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("step 3"), std::string::npos) << result.out;
+  EXPECT_TRUE(std::filesystem::exists(weights));
+}
+
 }  // namespace
 }  // namespace lockstep
