@@ -100,8 +100,15 @@ bool Engine::added_to_pending(GraphTask& task, Node& node, const TensorList& gra
   const profile::Scope scope("backward", profile::enabled() ? node.name() : "");
   if (create_graph)
     results = node.apply_recorded(std::move(grads));
-  else if (!added_to_pending(task, node, grads))
+  else if (added_to_pending(task, node, grads))
+    return;
+  else
     results = node.apply(std::move(grads));
+  if (results.size() != node.edges_.size()) [[unlikely]]
+    throw Error(
+        fmt::format("[backward] {} returned {} gradient(s) for {} input(s); its apply() is to return one for "
+                    "each, undefined for 0",
+                    node.name(), results.size(), node.edges_.size()));
   if (AnomalyMode::enabled()) detail::check_gradients(node, results);
 }
 
@@ -160,9 +167,6 @@ void Engine::run(GraphTask& task, const std::vector<Edge>& edges, std::span<cons
       if (left && !again) leave_results(*left, results);
       if (!retain_graph && runs && !again) node->release_saved();
     }
-    LOCKSTEP_ASSERT(results.empty() || results.size() == node->edges_.size(), "{} returned {} gradients for {} inputs",
-                    node->name(), results.size(), node->edges_.size());
-
     for (std::size_t i = 0; i < node->edges_.size(); ++i) {
       const Edge& edge = node->edges_[i];
       if (!edge.node || !task.is_wanted(edge.node.get())) continue;

@@ -1,5 +1,6 @@
 #include "lockstep/autograd/engine.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <link.h>
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/record.h"
 #include "tests/support/probe_node.h"
 #include "tests/support/tensor_testing.h"
 
@@ -337,6 +339,33 @@ TEST(Engine, PartsOfATensorAddTheirGradients) {
     std::vector<double> twice = expected;
     for (double& value : twice) value *= 2.0 * pass;
     EXPECT_EQ(x.grad().to_vector<double>(), twice);
+  }
+}
+
+struct OfSoMany final : Node {
+  explicit OfSoMany(std::size_t count) : count(count) {}
+  const char* name() const override { return "OfSoMany"; }
+  TensorList apply(TensorList grads) override {
+    TensorList result;
+    result.resize(count);
+    for (Tensor& each : result) each = grads[0];
+    return result;
+  }
+  const std::size_t count;
+};
+
+// Whoever forgets to return a gradient must not train without it.
+TEST(Engine, ANodeReturnsAGradientForEachInput) {
+  for (const std::size_t count : {0, 1, 3}) {
+    const Tensor a = leaf(1), b = leaf(2), out = full({}, 3.0, {.dtype = kFloat64});
+    const IntrusivePtr<Node> node(new OfSoMany(count));
+    const Tensor* const inputs[] = {&a, &b};
+    const Tensor* const outputs[] = {&out};
+    NodeBuilder::set_inputs(*node, inputs);
+    ASSERT_TRUE(NodeBuilder::set_outputs(node, outputs));
+    EXPECT_NE(
+        error_of([&] { out.backward(); }).find(fmt::format("OfSoMany returned {} gradient(s) for 2 input(s)", count)),
+        std::string::npos);
   }
 }
 
