@@ -76,6 +76,7 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       options_(options),
       buffers_(module.buffers()),
       frozen_(module),
+      same_batch_(group_),
       sums_(make_sums(module, *group_, options)) {
   if (options.model_part) {
     runner_ = options.model_part->make_runner(options, sums_.get());
@@ -134,7 +135,8 @@ void Ranks::abandon() {
   if (shards_) shards_->abandon();
 }
 
-data::Batch Ranks::part_of(const data::Batch& batch) const {
+data::Batch Ranks::part_of(const data::Batch& batch) {
+  if (module_.device().is_cpu()) same_batch_.look(batch);
   data::Batch part = batch;
   if (part.global_size == 0) part.global_size = batch.size();
   LOCKSTEP_CHECK(part.global_size > 0, "[TrainingStep] the global batch is empty: it has no samples");

@@ -15,6 +15,7 @@
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
+#include "lockstep/distributed/parallel/workers/same_batch.h"
 #include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 #include "lockstep/nn/module.h"
 
@@ -28,8 +29,8 @@ class Ranks {
   /// outlive this object.
   Ranks(nn::Module& module, const TrainingStepOptions& options);
 
-  /// This rank's part of a batch: of the global one, or as a loader cut it.
-  data::Batch part_of(const data::Batch& batch) const;
+  /// This rank's part of a batch: of the global one, or as a loader cut it. Once a step, on all ranks.
+  data::Batch part_of(const data::Batch& batch);
   /// Leaves the gradients of the loss over the global batch with the module; returns that loss.
   Tensor step(const data::Batch& part, std::uint64_t step, const LossFunction& loss);
   /// See Note [Uneven inputs].
@@ -64,6 +65,7 @@ class Ranks {
   TrainingStepOptions options_;
   std::vector<Tensor> buffers_;
   FrozenParameters frozen_;
+  SameBatch same_batch_;
   std::unique_ptr<ShardSums> sums_;  // in lockstep mode
   std::unique_ptr<Reducer> reducer_;
   std::shared_ptr<Division> division_;

@@ -92,5 +92,29 @@ TEST(StepOnABatch, OfTensorsThatDifferInSizeIsRefused) {
   EXPECT_NE(error.find("[Batch] 'mask' has 3 samples and 'x' has 4"), std::string::npos) << error;
 }
 
+// A rank's own samples would be taken for the whole batch, of which it computes a part.
+TEST(Batches, OfARanksOwnSamplesAreToSaySo) {
+  const auto log_of = [](bool own, bool says_so) {
+    ::testing::internal::CaptureStderr();
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Net net;
+      set_weights(net);
+      TrainingStep step(net, {.group = group});
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        data::Batch batch =
+            make_batch(4, own ? static_cast<std::uint32_t>(2 * i) + static_cast<std::uint32_t>(group->rank()) : i);
+        if (says_so) batch.global_size = 8;
+        step(batch, mean_loss);
+      }
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string log = log_of(true, false);
+  EXPECT_NE(log.find("rank 1 was given another batch of 4 samples than rank 0"), std::string::npos) << log;
+  EXPECT_EQ(log.find("another batch", log.find("another batch") + 1), std::string::npos) << "once: " << log;
+  EXPECT_EQ(log_of(true, true), "");
+  EXPECT_EQ(log_of(false, false), "");
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
