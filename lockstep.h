@@ -35,6 +35,7 @@
 #include "lockstep/distributed/parallel/data_parallel.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/evaluate.h"
+#include "lockstep/distributed/parallel/recorded_collectives.h"
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 #include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/distributed/parallel/step.h"
