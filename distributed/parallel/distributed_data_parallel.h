@@ -31,7 +31,7 @@ class DistributedDataParallel {
   DistributedDataParallel(nn::Module& module, ProcessGroupPtr group, TrainingStepOptions options = {});
   DistributedDataParallel(nn::Module& module, const Job& job, TrainingStepOptions options = {});
 
-  /// The module's forward() on this rank's samples.
+  /// The module's forward() on this rank's samples. Dropout draws as the thread does: alike on ranks of one seed.
   Tensor operator()(Tensor x) { return step_.forward(std::move(x)); }
 
   /// TrainingStep::operator(). The loss is a function of the module and a part, or of a part alone.
