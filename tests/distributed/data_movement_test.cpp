@@ -110,6 +110,7 @@ std::ptrdiff_t threads_of_process() {
 TEST_P(DataMovement, ManyMessagesLeaveNoThreadsBehind) {
   std::atomic<std::ptrdiff_t> most = 0, before = 0, after = 0;
   run([&](ProcessGroup& group) {
+    group.barrier()->wait();  // all groups have their threads
     if (group.rank() == 0) before = threads_of_process();
     group.barrier()->wait();
     const int other = group.rank() ^ 1;
