@@ -20,7 +20,7 @@ std::int32_t draw(const Tensor& logits, const GenerateOptions& options) {
       std::isfinite(largest),
       "[generate] the model gives a token the logit {}: its weights are not finite, or too large; a training "
       "with a smaller learning rate or clipped gradients may not end so",
-      largest);
+      std::isnan(largest) ? "NaN" : "infinity");
   constexpr double kCold = 1e-20;  // logits over less may be infinite
   if (options.temperature < kCold) return static_cast<std::int32_t>(logits.argmax().item<std::int64_t>());
   const std::int64_t kept = options.top_k > 0 ? std::min(options.top_k, logits.size(0)) : logits.size(0);

@@ -61,9 +61,15 @@ int run(const Options& options) {
   };
   put(options.prompt);
   const auto start = std::chrono::steady_clock::now();
-  const auto tokens = gpt::generate(*loaded.model, prompt, options.generate, [&](std::int32_t token) {
-    put(loaded.tokenizer.decode({&token, 1}));
-  });
+  std::vector<std::int32_t> tokens;
+  try {
+    tokens = gpt::generate(*loaded.model, prompt, options.generate, [&](std::int32_t token) {
+      put(loaded.tokenizer.decode({&token, 1}));
+    });
+  } catch (...) {
+    put("\n");  // the message has a line of its own
+    throw;
+  }
   put("\n");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (options.statistics)

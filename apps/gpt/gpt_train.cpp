@@ -109,7 +109,7 @@ void check(const Options& o, const training::WorkerOptions& workers, training::R
   require(workers.mode != training::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
   gpt::check_mesh(shape_of(o), workers, o.mesh);
   const std::int64_t steps = steps_of_epoch(o, run);
-  constexpr std::int64_t kMostSamples = std::int64_t{1} << 32;  // of which there is a list
+  constexpr std::int64_t kMostSamples = std::int64_t{1} << 28;  // of which there is a list in memory
   if (workers.batch_size > kMostSamples / steps)
     throw Error(
         fmt::format("{} steps between two evaluations of {} windows each are more than {} windows; pass a "

@@ -9,10 +9,16 @@
 /// Note [Recorded collectives]
 /// Collectives that autograd records, for models whose ranks exchange activations: contrastive losses over the samples
 /// of all ranks, experts on different ranks. Each returns a new tensor; its gradient is computed by the collective that
-/// is its transpose, so all ranks call backward() alike, and each one's loss depends on the result, be it by a factor
-/// of 0: a rank that leaves it out keeps the others waiting until the group's deadline. The gradient of x is that of
-/// the *sum* of all ranks' losses; a DistributedDataParallel averages parameters' gradients over the ranks after that.
-/// As in torch.distributed.nn.functional.
+/// is its transpose. So all ranks call backward() alike, x needs gradients on all of them or on none, and each one's
+/// loss depends on the result, be it by a factor of 0: a rank that leaves it out keeps the others waiting until the
+/// group's deadline. The gradient of x is that of the *sum* of all ranks' losses; a DistributedDataParallel averages
+/// parameters' gradients over the ranks after that. As in torch.distributed.nn.functional.
+///
+/// In the loss of a step, which ranks must then compute equally often (as many slices or logical shards each), and
+/// under a DistributedDataParallel, whose reductions come in another order on a rank that leaves parameters unused,
+/// give them a group of their own:
+///
+///   const ProcessGroupPtr experts = job.process_group()->split(0);
 ///
 /// Sums are over the ranks, so in lockstep mode their bits depend on how many there are.
 ///

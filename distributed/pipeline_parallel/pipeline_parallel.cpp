@@ -96,18 +96,30 @@ double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* d
   std::vector<Tensor> parameters;
   for (const State::Member& member : state_->members)
     if (member.is_parameter) parameters.push_back(member.named.tensor);
-  LOCKSTEP_CHECK(
-      optimizer || !optim::detail::has_gradients_of(parameters, optim::detail::GradientsInParts::Kind::elsewhere),
-      "[PipelineParallel] a step has divided the gradients (zero = 2 or 3), so that parameters have none; "
-      "call clip_grad_norm(max_norm, divided, &optimizer) with the step's optimizer");
-  auto* const sharded = dynamic_cast<ZeroRedundancyOptimizer*>(optimizer);
+  // A plain optimizer has nothing to add: the gradients are with the parameters, those of other optimizers too.
+  const bool elsewhere = optim::detail::has_gradients_of(parameters, optim::detail::GradientsInParts::Kind::elsewhere);
+  auto* const sharded = elsewhere ? dynamic_cast<ZeroRedundancyOptimizer*>(optimizer) : nullptr;
+  LOCKSTEP_CHECK(!elsewhere || sharded,
+                 "[PipelineParallel] a step has divided the gradients (zero = 2 or 3), so that parameters have none; "
+                 "call clip_grad_norm(max_norm, divided, &optimizer) with the step's optimizer");
   std::vector<double> squares;
-  if (divided && optimizer)
-    squares = divided->gradient_squares(parameters, [&](const auto& take) { optimizer->visit_gradients(take); });
-  else if (divided)
+  if (divided && sharded) {
+    squares = divided->gradient_squares(parameters, [&](const auto& take) { sharded->visit_gradients(take); });
+  } else if (divided) {
     squares = divided->gradient_squares(parameters);
-  else
-    squares = sharded ? sharded->gradient_squares(parameters) : optim::detail::gradient_squares(parameters);
+  } else if (sharded) {
+    for (const State::Member& member : state_->members)
+      LOCKSTEP_CHECK(
+          !member.is_parameter || !member.trained || !state_->owns(member) ||
+              std::ranges::any_of(sharded->parameters(),
+                                  [&](const Tensor& each) { return each.is_same(member.named.tensor); }),
+          "[PipelineParallel] the optimizer does not have '{}', whose gradient a step has divided; clip with "
+          "one that has all parameters of this rank",
+          member.named.name);
+    squares = sharded->gradient_squares(parameters);
+  } else {
+    squares = optim::detail::gradient_squares(parameters);
+  }
   std::size_t p = 0;
   for (const State::Member& member : state_->members)
     if (member.is_parameter && !state_->owns(member))
@@ -130,8 +142,8 @@ double PipelineParallel::clip_grad_norm(double max_norm, const TensorParallel* d
   }
   const double norm = std::sqrt(square), factor = max_norm / (norm + 1e-6);
   if (factor >= 1.0) return norm;
-  if (optimizer) {
-    optimizer->multiply_gradients(factor);
+  if (sharded) {
+    sharded->multiply_gradients(factor);
     return norm;
   }
   for (const Tensor& parameter : parameters)

@@ -92,17 +92,18 @@ double TensorParallel::clip_grad_norm(double max_norm, optim::Optimizer* optimiz
   LOCKSTEP_CHECK(max_norm >= 0.0, "[TensorParallel] expected max_norm >= 0, found {}", max_norm);
   const NoGradGuard values_only;
   const std::vector<Tensor> parameters = module_.parameters();
+  // A plain optimizer has nothing to add: the gradients are with the parameters, those of other optimizers too.
+  const bool elsewhere = optim::detail::has_gradients_of(parameters, optim::detail::GradientsInParts::Kind::elsewhere);
+  LOCKSTEP_CHECK(
+      !elsewhere || optimizer,
+      "[TensorParallel] a step has divided the gradients (zero = 2 or 3), so that parameters have none; call "
+      "clip_grad_norm(max_norm, &optimizer) with the step's optimizer");
   VisitGradients visit;
-  if (optimizer)
-    visit = [optimizer](const auto& take) { optimizer->visit_gradients(take); };
-  else
-    LOCKSTEP_CHECK(!optim::detail::has_gradients_of(parameters, optim::detail::GradientsInParts::Kind::elsewhere),
-                   "[TensorParallel] a step has divided the gradients (zero = 2 or 3), so that parameters have none; "
-                   "call clip_grad_norm(max_norm, &optimizer) with the step's optimizer");
+  if (elsewhere) visit = [optimizer](const auto& take) { optimizer->visit_gradients(take); };
   const double norm = std::sqrt(sum_of_squares(parameters, gradient_squares(parameters, visit)));
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1.0) return norm;
-  if (optimizer)
+  if (elsewhere)
     optimizer->multiply_gradients(factor);
   else
     for (const Tensor& parameter : parameters)

@@ -136,10 +136,11 @@ void Ranks::abandon() {
 }
 
 data::Batch Ranks::part_of(const data::Batch& batch) {
-  if (module_.device().is_cpu()) same_batch_.look(batch);
   data::Batch part = batch;
-  if (part.global_size == 0) part.global_size = batch.size();
+  const std::int64_t size = batch.size();
+  if (part.global_size == 0) part.global_size = size;
   LOCKSTEP_CHECK(part.global_size > 0, "[TrainingStep] the global batch is empty: it has no samples");
+  if (module_.device().is_cpu()) same_batch_.look(batch);
   const data::Range mine =
       samples_of_worker(part.global_size, options_.logical_shards, group_->world_size(), group_->rank());
   if (part.global_size == batch.size()) return rows_of(part, mine);

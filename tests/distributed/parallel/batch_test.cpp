@@ -116,5 +116,25 @@ TEST(Batches, OfARanksOwnSamplesAreToSaySo) {
   EXPECT_EQ(log_of(false, false), "");
 }
 
+// Ranks count the comparisons alike, also where one was given what is no batch and went on.
+TEST(Batches, ThatAreRefusedOnOneRankEndNothing) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Net net;
+    set_weights(net);
+    TrainingStep step(net, {.group = group});
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      if (group->rank() == 1) {
+        data::Batch bad = make_batch(4, i);
+        bad.y = bad.y.narrow(0, 0, 3);
+        EXPECT_NE(error_of([&] { step(bad, mean_loss); }), "");
+        bad = make_batch(4, i);
+        bad.global_size = -1;
+        EXPECT_NE(error_of([&] { step(bad, mean_loss); }), "");
+      }
+      EXPECT_TRUE(std::isfinite(step(make_batch(4, i), mean_loss).item<double>()));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
