@@ -44,9 +44,9 @@ void SameBatch::look(const data::Batch& batch) {
   if (group_->rank() != 0) return;
   logging::warn(
       "[TrainingStep] rank {} was given another batch of {} samples than rank 0. A batch with global_size 0 is the "
-      "whole "
-      "batch, of which each rank computes its own rows alone: if these are a rank's own samples, set batch.global_size "
-      "to the samples of all ranks, take them from a DataLoader that knows rank and world size, or call join_step()",
+      "whole batch, of which each rank computes its own rows alone: if these are a rank's own samples, set "
+      "batch.global_size to the samples of all ranks, take them from a DataLoader that knows rank and world size, or "
+      "call join_step()",
       found - seen.begin(), batch.size());
 }
 
