@@ -18,10 +18,10 @@ namespace {
 
 using Rows = std::vector<std::int64_t>;
 
-/// How many rows go to each rank, and come from it.
+/// How many rows go to each rank, and come from it; empty: the same from all.
 struct Route {
   ProcessGroupPtr group;
-  Rows to, from;
+  Rows to = {}, from = {};
 };
 
 std::int64_t sum_of(const Rows& rows) {
@@ -59,19 +59,19 @@ Tensor values_of(const Tensor& x) {
   return as_contiguous(x.detach());
 }
 
-Tensor gathered(const Tensor& x, const ProcessGroupPtr& group) {
-  const Tensor out = with_rows(x, x.size(0) * group->world_size());
-  group->all_gather(out, values_of(x))->wait();
+Tensor gathered(const Tensor& x, const Route& route) {
+  const Tensor out = with_rows(x, x.size(0) * route.group->world_size());
+  route.group->all_gather(out, values_of(x))->wait();
   return out;
 }
-Tensor scattered_sum(const Tensor& x, const ProcessGroupPtr& group) {
-  const Tensor out = with_rows(x, x.size(0) / group->world_size());
-  group->reduce_scatter(out, values_of(x))->wait();
+Tensor scattered_sum(const Tensor& x, const Route& route) {
+  const Tensor out = with_rows(x, x.size(0) / route.group->world_size());
+  route.group->reduce_scatter(out, values_of(x))->wait();
   return out;
 }
-Tensor summed(const Tensor& x, const ProcessGroupPtr& group) {
+Tensor summed(const Tensor& x, const Route& route) {
   const Tensor out = copy_contiguous(x.detach());
-  group->all_reduce(out)->wait();
+  route.group->all_reduce(out)->wait();
   return out;
 }
 Tensor exchanged(const Tensor& x, const Route& route) {
@@ -80,54 +80,33 @@ Tensor exchanged(const Tensor& x, const Route& route) {
   return out;
 }
 
+/// kFunction of x, recorded; kTranspose makes of the output's gradient the input's, along the route back.
 template <auto kFunction, auto kTranspose>
-Tensor recorded(const Tensor& x, const ProcessGroupPtr& group, const char* title);
+Tensor recorded(const Tensor& x, const Route& route, const char* title);
 
-/// Of the output's gradient the input's, by kTranspose.
 template <auto kFunction, auto kTranspose>
-class OfGroup final : public Node {
+class OfRoute final : public Node {
  public:
   const char* name() const override { return title; }
-  TensorList apply(TensorList grads) override { return {kTranspose(grads[0], group)}; }
+  TensorList apply(TensorList grads) override { return {kTranspose(grads[0], back)}; }
   TensorList apply_recorded(TensorList grads) override {
-    return {recorded<kTranspose, kFunction>(grads[0], group, title)};
+    return {recorded<kTranspose, kFunction>(grads[0], back, title)};
   }
-  ProcessGroupPtr group;
+  Route back;
   const char* title = "";
 };
 
 template <auto kFunction, auto kTranspose>
-Tensor recorded(const Tensor& x, const ProcessGroupPtr& group, const char* title) {
+Tensor recorded(const Tensor& x, const Route& route, const char* title) {
   Tensor out;
   {
     const NoGradGuard values_only;
-    out = kFunction(x, group);
+    out = kFunction(x, route);
   }
-  if (auto* node = record<OfGroup<kFunction, kTranspose>>(out, {&x})) {
-    node->group = group;
+  if (auto* node = record<OfRoute<kFunction, kTranspose>>(out, {&x})) {
+    node->back = {.group = route.group, .to = route.from, .from = route.to};
     node->title = title;
   }
-  return out;
-}
-
-Tensor recorded_exchange(const Tensor& x, const Route& route);
-
-class AllToAllBackward final : public Node {
- public:
-  const char* name() const override { return "AllToAllBackward"; }
-  TensorList apply(TensorList grads) override { return {exchanged(grads[0], back)}; }
-  TensorList apply_recorded(TensorList grads) override { return {recorded_exchange(grads[0], back)}; }
-  Route back;
-};
-
-Tensor recorded_exchange(const Tensor& x, const Route& route) {
-  Tensor out;
-  {
-    const NoGradGuard values_only;
-    out = exchanged(x, route);
-  }
-  if (auto* node = record<AllToAllBackward>(out, {&x}))
-    node->back = {.group = route.group, .to = route.from, .from = route.to};
   return out;
 }
 
@@ -136,7 +115,7 @@ Tensor recorded_exchange(const Tensor& x, const Route& route) {
 Tensor all_gather(const Tensor& x, const ProcessGroupPtr& group) {
   check(x, group, "all_gather");
   LOCKSTEP_CHECK(x.dim() >= 1, "[all_gather] expected x [N, *], found a tensor without dimensions; use unsqueeze(0)");
-  return recorded<gathered, scattered_sum>(x, group, "AllGatherBackward");
+  return recorded<gathered, scattered_sum>(x, {.group = group}, "AllGatherBackward");
 }
 
 Tensor all_gather(const Tensor& x, const Rows& rows, const ProcessGroupPtr& group) {
@@ -152,7 +131,7 @@ Tensor all_gather(const Tensor& x, const Rows& rows, const ProcessGroupPtr& grou
 
 Tensor all_reduce(const Tensor& x, const ProcessGroupPtr& group) {
   check(x, group, "all_reduce");
-  return recorded<summed, summed>(x, group, "AllReduceBackward");
+  return recorded<summed, summed>(x, {.group = group}, "AllReduceBackward");
 }
 
 Tensor reduce_scatter(const Tensor& x, const ProcessGroupPtr& group) {
@@ -160,7 +139,7 @@ Tensor reduce_scatter(const Tensor& x, const ProcessGroupPtr& group) {
   LOCKSTEP_CHECK(x.dim() >= 1 && x.size(0) % group->world_size() == 0,
                  "[reduce_scatter] expected x [ranks * N, *] for {} ranks, found {}", group->world_size(),
                  to_string(x.sizes()));
-  return recorded<scattered_sum, gathered>(x, group, "ReduceScatterBackward");
+  return recorded<scattered_sum, gathered>(x, {.group = group}, "ReduceScatterBackward");
 }
 
 Tensor all_to_all(const Tensor& x, const Rows& output_rows, const Rows& input_rows, const ProcessGroupPtr& group) {
@@ -169,7 +148,7 @@ Tensor all_to_all(const Tensor& x, const Rows& output_rows, const Rows& input_ro
   check_rows(input_rows, x, group, "all_to_all", "rows of x");
   LOCKSTEP_CHECK(sum_of(input_rows) == x.size(0), "[all_to_all] {} rows are to be sent, of which x {} has {}",
                  sum_of(input_rows), to_string(x.sizes()), x.size(0));
-  return recorded_exchange(x, {.group = group, .to = input_rows, .from = output_rows});
+  return recorded<exchanged, exchanged>(x, {.group = group, .to = input_rows, .from = output_rows}, "AllToAllBackward");
 }
 
 }  // namespace lockstep::distributed::functional

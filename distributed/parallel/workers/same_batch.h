@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "lockstep/data/dataset.h"
 #include "lockstep/distributed/process_group/process_group.h"
 
