@@ -14,7 +14,7 @@ Sequential& Sequential::push_back(std::unique_ptr<Module> module) {
 }
 
 Tensor Sequential::forward(Tensor x) {
-  for (const std::unique_ptr<Module>& module : modules_) x = (*module)(std::move(x));
+  for (std::size_t i = 0; i < modules_.size(); ++i) x = (*modules_[i])(std::move(x));  // a hook may add some
   return x;
 }
 

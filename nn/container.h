@@ -193,16 +193,23 @@ class ParameterDict : public Module {
 /// computed once more then. Chen et al., "Training deep nets with sublinear memory cost" (2016); PyTorch's
 /// torch.utils.checkpoint. Values and gradients have the bits that they have without, since random numbers are drawn
 /// from the same keys (Note [Random keys]) and autocasting is as it was. `function`, if given, is called instead of
-/// the module; its hooks run both times. Gradients go to x and to the parameters of `module`, and to no other tensors.
-/// Batch norm layers count the batch once: their running statistics are what they are without.
+/// the module; its hooks run both times. Gradients go to x and to the parameters of `module`; another tensor that
+/// requires gradients and is read is an Error in backward(). What forward() leaves in a member, such as a loss of its
+/// own, has no graph: return it, with cat() say. Batch norm layers count the batch once: their running statistics are
+/// what they are without.
 ///
 /// The module must outlive the graph, must compute the same thing each time (a buffer that forward() of a module of the
 /// program's own changes is changed twice), and its parameters must not change in between, nor what is frozen or in
 /// training mode, which throws Error in backward().
 Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function = {});
 
-/// The same of any function of several tensors, which alone are kept, and to which alone gradients go: what `function`
-/// reads besides must take none. An undefined input stays so.
+/// The same of a module, or of several as members of one, that takes several tensors, which are kept:
+/// `recompute(block, {x, mask}, [&](const std::vector<Tensor>& in) { return block(in[0], in[1]); })`. An undefined
+/// input stays so.
+Tensor recompute(Module& module, const std::vector<Tensor>& inputs,
+                 std::function<Tensor(const std::vector<Tensor>&)> function);
+
+/// The same of a function without parameters: gradients go to the inputs alone.
 Tensor recompute(const std::vector<Tensor>& inputs, std::function<Tensor(const std::vector<Tensor>&)> function);
 
 }  // namespace lockstep::nn

@@ -14,6 +14,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/profile_modules.h"
+#include "lockstep/nn/optim/gradients.h"
 #include "lockstep/nn/unregistered.h"
 
 namespace lockstep::nn {
@@ -287,14 +288,7 @@ void Module::set_requires_grad(bool value) {
 }
 
 void Module::zero_grad(bool set_to_none) {
-  for (const NamedTensor& p : named_parameters()) {
-    const Tensor grad = p.tensor.grad();
-    if (!grad.defined()) continue;
-    if (set_to_none)
-      p.tensor.set_grad({});
-    else
-      fill_values(grad, 0.0);
-  }
+  optim::detail::zero_gradients(parameters(), set_to_none);
 }
 
 template <typename Convert>

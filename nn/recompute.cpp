@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "lockstep/autograd/accumulate_grad.h"
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/record.h"
@@ -14,37 +17,64 @@
 namespace lockstep::nn {
 namespace {
 
+// What was computed once more ends in `inputs`, or in tensors that would get no gradient.
+void check_reads(const Tensor& out, const std::vector<Tensor>& inputs) {
+  std::unordered_set<const Node*> known;
+  for (const Tensor& input : inputs) known.insert(gradient_edge(input).node.get());
+  std::vector<const Node*> next{gradient_edge(out).node.get()};
+  while (!next.empty()) {
+    const Node* node = next.back();
+    next.pop_back();
+    if (!node || !known.insert(node).second) continue;
+    const auto* leaf = dynamic_cast<const AccumulateGrad*>(node);
+    LOCKSTEP_CHECK(!leaf,
+                   "[recompute] the function reads a tensor of shape {} that requires gradients and would get none "
+                   "here; make it a parameter of the module that is passed, or list it with the inputs",
+                   to_string(leaf->leaf()->sizes));
+    for (const Edge& edge : node->edges()) next.push_back(edge.node.get());
+  }
+}
+
 struct RecomputeBackward final : Node {
-  std::function<Tensor(const Tensor&)> function;
-  std::vector<Tensor> parameters;  // those that require gradients
+  std::function<Tensor(const std::vector<Tensor>&)> function;
+  std::size_t count = 0;           // of inputs, which are saved
+  std::vector<Tensor> parameters;  // of the module, those that require gradients
   std::vector<std::uint32_t> versions;
   RandomPosition random;
   autocast::Settings autocasting;
-  bool needs_x = false;
   std::vector<std::pair<Module*, bool>> training;  // the modules, and their modes in the forward pass
 
   const char* name() const override { return "RecomputeBackward"; }
   TensorList apply(TensorList grads) override {
-    TensorList result(1 + parameters.size());
+    TensorList result(count + parameters.size());
     if (!grads[0].defined()) return result;
     check_unchanged();
-    const Tensor x = saved(0).detach();
-    if (needs_x) x.set_requires_grad(true);
+    std::vector<Tensor> inputs, wanted;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < count; ++i) {
+      inputs.push_back(saved(i).defined() ? saved(i).detach() : Tensor());
+      if (!needs_grad(i)) continue;
+      inputs.back().set_requires_grad(true);
+      wanted.push_back(inputs.back());
+      places.push_back(i);
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      wanted.push_back(parameters[i]);
+      places.push_back(count + i);
+    }
     Tensor out;
     {
       const EnableGradGuard recording;
       const RandomPositionGuard keys(random);
       const autocast::Resume types(autocasting);
       const StatisticsKept counted;  // in the first pass
-      out = function(x);
+      out = function(inputs);
     }
     if (!out.requires_grad()) return result;
+    check_reads(out, wanted);
     // Hooks of parameters are left to the pass around this one, which has the whole gradients.
-    std::vector<Tensor> inputs = parameters;
-    if (needs_x) inputs.push_back(x);
-    std::vector<Tensor> found = Engine::gradients({&out, 1}, {&grads[0], 1}, inputs, false, false);
-    for (std::size_t i = 0; i < parameters.size(); ++i) result[i + 1] = std::move(found[i]);
-    if (needs_x) result[0] = std::move(found.back());
+    std::vector<Tensor> found = Engine::gradients({&out, 1}, {&grads[0], 1}, wanted, false, false);
+    for (std::size_t i = 0; i < places.size(); ++i) result[places[i]] = std::move(found[i]);
     return result;
   }
 
@@ -69,45 +99,16 @@ struct RecomputeBackward final : Node {
   }
 };
 
-struct RecomputeFunctionBackward final : Node {
-  std::function<Tensor(const std::vector<Tensor>&)> function;
-  std::size_t count = 0;  // of inputs
-  RandomPosition random;
-  autocast::Settings autocasting;
-
-  const char* name() const override { return "RecomputeFunctionBackward"; }
-  TensorList apply(TensorList grads) override {
-    TensorList result(count);
-    if (!grads[0].defined()) return result;
-    std::vector<Tensor> inputs, wanted;
-    std::vector<std::size_t> places;
-    for (std::size_t i = 0; i < count; ++i) {
-      inputs.push_back(saved(i).defined() ? saved(i).detach() : Tensor());
-      if (!needs_grad(i)) continue;
-      inputs.back().set_requires_grad(true);
-      wanted.push_back(inputs.back());
-      places.push_back(i);
-    }
-    Tensor out;
-    {
-      const EnableGradGuard recording;
-      const RandomPositionGuard keys(random);
-      const autocast::Resume types(autocasting);
-      const StatisticsKept counted;
-      out = function(inputs);
-    }
-    if (!out.requires_grad()) return result;
-    std::vector<Tensor> found = Engine::gradients({&out, 1}, {&grads[0], 1}, wanted, false, false);
-    for (std::size_t i = 0; i < places.size(); ++i) result[places[i]] = std::move(found[i]);
-    return result;
-  }
-};
-
-}  // namespace
-
-Tensor recompute(const std::vector<Tensor>& inputs, std::function<Tensor(const std::vector<Tensor>&)> function) {
+Tensor recorded(Module* module, const std::vector<Tensor>& inputs,
+                std::function<Tensor(const std::vector<Tensor>&)> function) {
+  std::vector<Tensor> parameters;
+  if (module)
+    for (const Tensor& p : module->parameters())
+      if (p.requires_grad()) parameters.push_back(p);
   const auto takes_gradient = [](const Tensor& each) { return each.defined() && each.requires_grad(); };
-  if (!GradMode::enabled() || std::ranges::none_of(inputs, takes_gradient)) return function(inputs);
+  if (!GradMode::enabled() || (parameters.empty() && std::ranges::none_of(inputs, takes_gradient)))
+    return function(inputs);
+
   const RandomPosition random = random_position();
   const autocast::Settings autocasting;
   Tensor out;
@@ -116,46 +117,38 @@ Tensor recompute(const std::vector<Tensor>& inputs, std::function<Tensor(const s
     out = function(inputs).detach();
   }
   std::vector<const Tensor*> sources;
-  for (const Tensor& each : inputs) sources.push_back(&each);
+  for (const std::vector<Tensor>* list : {&inputs, static_cast<const std::vector<Tensor>*>(&parameters)})
+    for (const Tensor& each : *list) sources.push_back(&each);
   const Tensor* outputs[] = {&out};
-  auto* node = record_many<RecomputeFunctionBackward>(outputs, sources);
+  auto* node = record_many<RecomputeBackward>(outputs, sources);
   if (!node) return out;  // of an integer type
   for (const Tensor& each : inputs) node->save(each);
   node->function = std::move(function);
   node->count = inputs.size();
-  node->random = random;
-  node->autocasting = autocasting;
-  return out;
-}
-
-Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function) {
-  if (!function) function = [&module](const Tensor& input) { return module(input); };
-  std::vector<Tensor> parameters;
-  for (const Tensor& p : module.parameters())
-    if (p.requires_grad()) parameters.push_back(p);
-  if (!GradMode::enabled() || (parameters.empty() && !x.requires_grad())) return function(x);
-
-  const RandomPosition random = random_position();
-  const autocast::Settings autocasting;
-  Tensor out;
-  {
-    const NoGradGuard values_only;
-    out = function(x).detach();
-  }
-  std::vector<const Tensor*> inputs{&x};
-  for (const Tensor& p : parameters) inputs.push_back(&p);
-  const Tensor* outputs[] = {&out};
-  auto* node = record_many<RecomputeBackward>(outputs, inputs);
-  if (!node) return out;  // of an integer type
-  node->save(x);
-  node->function = std::move(function);
   for (const Tensor& p : parameters) node->versions.push_back(p.storage()->version());
   node->parameters = std::move(parameters);
   node->random = random;
   node->autocasting = autocasting;
-  node->needs_x = x.requires_grad();
-  for (Module* each : module.modules()) node->training.emplace_back(each, each->is_training());
+  if (module)
+    for (Module* each : module->modules()) node->training.emplace_back(each, each->is_training());
   return out;
+}
+
+}  // namespace
+
+Tensor recompute(const std::vector<Tensor>& inputs, std::function<Tensor(const std::vector<Tensor>&)> function) {
+  return recorded(nullptr, inputs, std::move(function));
+}
+
+Tensor recompute(Module& module, const std::vector<Tensor>& inputs,
+                 std::function<Tensor(const std::vector<Tensor>&)> function) {
+  return recorded(&module, inputs, std::move(function));
+}
+
+Tensor recompute(Module& module, const Tensor& x, std::function<Tensor(const Tensor&)> function) {
+  if (!function) function = [&module](const Tensor& input) { return module(input); };
+  return recorded(&module, {x},
+                  [function = std::move(function)](const std::vector<Tensor>& in) { return function(in[0]); });
 }
 
 }  // namespace lockstep::nn

@@ -180,6 +180,7 @@ Tensor SafetensorsFile::read(std::string_view name, std::int64_t begin, std::int
                      static_cast<std::uint64_t>(size) <= entry.bytes / element - static_cast<std::uint64_t>(begin),
                  "[safetensors] {}: tensor '{}' has {} elements; {} from element {} were asked for", path_, name,
                  entry.bytes / element, size, begin);
+  const LibraryAccess access;
   Tensor out = empty({size}, {.dtype = entry.dtype});
   read_bytes(entry, static_cast<std::uint64_t>(begin) * element, static_cast<std::uint64_t>(size) * element,
              out.raw_data());

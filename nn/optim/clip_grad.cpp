@@ -96,6 +96,19 @@ void clip_grad_value_(const std::vector<Tensor>& parameters, double limit) {
 
 namespace detail {
 
+void zero_gradients(const std::vector<Tensor>& parameters, bool set_to_none) {
+  for (const Tensor& p : parameters) {
+    const Tensor grad = p.grad();
+    if (!grad.defined()) continue;
+    if (set_to_none) {
+      p.set_grad({});
+    } else {
+      grad.storage()->bump_version();
+      fill_values(grad, 0.0);
+    }
+  }
+}
+
 std::vector<Gradients> gradients_by_device(const std::vector<Tensor>& parameters) {
   std::vector<Gradients> by_device;
   for (const Tensor& p : parameters) {

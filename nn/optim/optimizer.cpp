@@ -13,6 +13,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/nn/optim/gradients.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
 #include "lockstep/nn/optim/step_table.h"
 
@@ -75,6 +76,10 @@ void check_parameters(const std::vector<Tensor>& parameters, const char* type) {
     const Tensor& p = parameters[i];
     LOCKSTEP_CHECK(p.defined() && p.is_floating_point() && p.is_leaf(),
                    "[{}] parameter {} is not a floating-point leaf; pass model.parameters()", type, i);
+    LOCKSTEP_CHECK(!strides_may_overlap(p.sizes(), p.strides()),
+                   "[{}] elements of parameter {}, {} with strides {}, lie in one place, where the update of one would "
+                   "overwrite that of another; pass contiguous()",
+                   type, i, to_string(p.sizes()), to_string(p.strides()));
   }
   check_apart(parameters, type);
 }
@@ -151,14 +156,7 @@ void Optimizer::set_momentum(double value) {
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
-  for (const Tensor& p : parameters_) {
-    const Tensor grad = p.grad();
-    if (!grad.defined()) continue;
-    if (set_to_none)
-      p.set_grad({});
-    else
-      fill_values(grad, 0.0);
-  }
+  detail::zero_gradients(parameters_, set_to_none);
 }
 
 GradNorm Optimizer::clip_grad_norm_(double max_norm, bool error_if_nonfinite) {
@@ -235,6 +233,7 @@ void Optimizer::step() {
                  name());
   if (!is_capturing(parameters_.front().device())) settle_steps();
   make_state();
+  check_members();
   for (Bucket& bucket : buckets_) {
     if (is_capturing(bucket.device))
       make_plan(bucket, false);
@@ -244,7 +243,27 @@ void Optimizer::step() {
   }
 }
 
-// What has to be updated, and with `count` as a new step.
+// All of them, before the first one changes.
+void Optimizer::check_members() const {
+  for (const Bucket& bucket : buckets_)
+    for (std::size_t m = 0; m < bucket.members.size(); ++m) {
+      const std::size_t i = bucket.members[m];
+      const Tensor& p = parameters_[i];
+      LOCKSTEP_CHECK(
+          p.dtype() == bucket.plan.dtype && p.device() == bucket.device,
+          "[{}] parameter {} was {} on {} at its first step and is {} on {} now; move or cast the model first, "
+          "then construct the optimizer",
+          name(), i, lockstep::name(bucket.plan.dtype), to_string(bucket.device), lockstep::name(p.dtype()),
+          to_string(p.device()));
+      const std::int64_t elements = bucket.offsets[m + 1] - bucket.offsets[m];
+      LOCKSTEP_CHECK(p.numel() == elements,
+                     "[{}] parameter {} had {} elements at its first step and is {} now; construct the optimizer anew, "
+                     "as its state is of the old size",
+                     name(), i, elements, to_string(p.sizes()));
+    }
+}
+
+// What has to be updated, and with `count` as a new step. The members have been checked.
 void Optimizer::make_plan(Bucket& bucket, bool count) {
   const DType dtype = bucket.plan.dtype;
   const std::size_t element = element_size(dtype), state_element = element_size(state_dtype(dtype));
@@ -263,16 +282,6 @@ void Optimizer::make_plan(Bucket& bucket, bool count) {
   for (std::size_t m = 0; m < bucket.members.size(); ++m) {
     const std::size_t i = bucket.members[m];
     const Tensor& p = parameters_[i];
-    LOCKSTEP_CHECK(
-        p.dtype() == dtype && p.device() == bucket.device,
-        "[{}] parameter {} was {} on {} at its first step and is {} on {} now; move or cast the model first, "
-        "then construct the optimizer",
-        name(), i, lockstep::name(dtype), to_string(bucket.device), lockstep::name(p.dtype()), to_string(p.device()));
-    const std::int64_t elements = bucket.offsets[m + 1] - bucket.offsets[m];
-    LOCKSTEP_CHECK(p.numel() == elements,
-                   "[{}] parameter {} had {} elements at its first step and is {} now; construct the optimizer anew, "
-                   "as its state is of the old size",
-                   name(), i, elements, to_string(p.sizes()));
     const Tensor grad = p.grad();
     if (!grad.defined() || p.numel() == 0) continue;
     Tensor value = p.detach(), gradient = grad;

@@ -231,6 +231,7 @@ class Optimizer {
   void make_state();
   bool has_state() const { return with_state_ == parameters_.size(); }
   bool is_capturing(const Device& device) const;
+  void check_members() const;
   void make_plan(Bucket& bucket, bool count);
   void prepare(Bucket& bucket);
   void launch(Bucket& bucket);

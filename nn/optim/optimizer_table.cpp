@@ -16,6 +16,7 @@ void Optimizer::prepare_step() {
   check_all_options();
   settle_steps();
   make_state();
+  check_members();
   for (Bucket& bucket : buckets_)
     if (bucket.device.is_cuda()) prepare(bucket);
 }
@@ -33,6 +34,7 @@ void Optimizer::prepare_step(const std::shared_ptr<detail::ScalerOnDevice>& scal
   }
   uncount(scaler->known_skips());
   make_state();
+  check_members();
   for (Bucket& bucket : buckets_)
     if (bucket.device.is_cuda()) prepare(bucket);
 }

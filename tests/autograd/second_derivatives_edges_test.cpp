@@ -204,5 +204,80 @@ TEST(SecondDerivativeEdges, RemaindersPassThrough) {
   EXPECT_TRUE(recorded(grid_sample(x, grid, {.padding_mode = GridPadding::reflection}).sum(), grid).requires_grad());
 }
 
+// In the functions' domains and outside, at corners, at infinity and at what is no number.
+TEST(SecondDerivativeEdges, RecordedGradientsOfFunctionsAreThePlainOnes) {
+  const double inf = INFINITY, nan = NAN;
+  const auto points = [&] {
+    return leaf({-inf, -4, -3, -1.5, -1, -0.5, -0.0, 0, 0.25, 0.5, 1, 1.5, 3, 4, 30, inf, nan});
+  };
+  using Function = Tensor (*)(const Tensor&);
+  const std::vector<std::pair<const char*, Function>> functions{
+      {"relu", [](const Tensor& x) { return relu(x); }},
+      {"abs", [](const Tensor& x) { return abs(x); }},
+      {"exp", [](const Tensor& x) { return exp(x); }},
+      {"expm1", [](const Tensor& x) { return expm1(x); }},
+      {"log", [](const Tensor& x) { return log(x); }},
+      {"log1p", [](const Tensor& x) { return log1p(x); }},
+      {"log2", [](const Tensor& x) { return log2(x); }},
+      {"log10", [](const Tensor& x) { return log10(x); }},
+      {"sqrt", [](const Tensor& x) { return sqrt(x); }},
+      {"rsqrt", [](const Tensor& x) { return rsqrt(x); }},
+      {"reciprocal", [](const Tensor& x) { return reciprocal(x); }},
+      {"square", [](const Tensor& x) { return square(x); }},
+      {"tanh", [](const Tensor& x) { return tanh(x); }},
+      {"sigmoid", [](const Tensor& x) { return sigmoid(x); }},
+      {"tan", [](const Tensor& x) { return tan(x); }},
+      {"asin", [](const Tensor& x) { return asin(x); }},
+      {"acos", [](const Tensor& x) { return acos(x); }},
+      {"atan", [](const Tensor& x) { return atan(x); }},
+      {"sinh", [](const Tensor& x) { return sinh(x); }},
+      {"cosh", [](const Tensor& x) { return cosh(x); }},
+      {"asinh", [](const Tensor& x) { return asinh(x); }},
+      {"acosh", [](const Tensor& x) { return acosh(x); }},
+      {"atanh", [](const Tensor& x) { return atanh(x); }},
+      {"erf", [](const Tensor& x) { return erf(x); }},
+      {"erfc", [](const Tensor& x) { return erfc(x); }},
+      {"gelu", [](const Tensor& x) { return gelu(x); }},
+      {"silu", [](const Tensor& x) { return silu(x); }},
+      {"mish", [](const Tensor& x) { return mish(x); }},
+      {"softsign", [](const Tensor& x) { return softsign(x); }},
+      {"logsigmoid", [](const Tensor& x) { return logsigmoid(x); }},
+      {"hardtanh", [](const Tensor& x) { return hardtanh(x); }},
+      {"hardsigmoid", [](const Tensor& x) { return hardsigmoid(x); }},
+      {"hardswish", [](const Tensor& x) { return hardswish(x); }},
+      {"leaky_relu", [](const Tensor& x) { return leaky_relu(x); }},
+      {"elu", [](const Tensor& x) { return elu(x); }},
+      {"celu", [](const Tensor& x) { return celu(x); }},
+      {"selu", [](const Tensor& x) { return selu(x); }},
+      {"softplus", [](const Tensor& x) { return softplus(x); }},
+      {"lgamma", [](const Tensor& x) { return lgamma(x); }},
+      {"nan_to_num", [](const Tensor& x) { return nan_to_num(x); }},
+  };
+  for (const auto& [name, f] : functions) {
+    const Tensor x = points();
+    const std::vector<double> plain = grad({f(x)}, {x}, {ones_like(x)})[0].to_vector<double>();
+    const std::vector<double> again = recorded(f(x), x, {ones_like(x)}).detach().to_vector<double>();
+    const std::vector<double> at = x.to_vector<double>();
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      const double scale = std::max(1.0, std::abs(plain[i]));
+      const bool same = std::isfinite(plain[i]) ? std::abs(plain[i] - again[i]) <= 1e-12 * scale
+                                                : (std::isnan(plain[i]) ? std::isnan(again[i]) : plain[i] == again[i]);
+      EXPECT_TRUE(same) << name << " at " << at[i] << ": " << plain[i] << ", recorded " << again[i];
+    }
+  }
+}
+
+// A window that lies in the padding alone has no element.
+TEST(SecondDerivativeEdges, OfAMaximumOfNothing) {
+  const Tensor x = leaf({1, 2, 3, 4, 5, 6}, {1, 1, 2, 3});
+  const auto pooled = [&] { return max_pool2d(x, {2, 2}, {.stride = {1, 1}, .padding = {1, 1}, .dilation = {3, 3}}); };
+  const Tensor y = pooled();
+  const Tensor seed = ones_like(y).requires_grad_();
+  const Tensor g = recorded(y, x, {seed});
+  expect_close(g.detach(), grad({pooled()}, {x}, {ones_like(y)})[0]);
+  const Tensor second = grad({g.sum()}, {seed})[0];
+  EXPECT_TRUE(second.isfinite().all().item<bool>());
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -288,6 +288,15 @@ TEST(Sequential, RunsInOrderUnderNumbers) {
   EXPECT_FALSE(net[1].is_training());
 }
 
+TEST(Sequential, MayGrowWhileItRuns) {
+  nn::Sequential net;
+  net.add<nn::Linear>(4, 4);
+  net[0].register_forward_hook([&](nn::Module&, const Tensor&, Tensor&) {
+    while (net.size() < 20) net.add<nn::Linear>(4, 4);
+  });
+  EXPECT_EQ(net(ones({2, 4})).sizes(), Shape({2, 4}));
+}
+
 TEST(Sequential, TakesModulesAndNests) {
   struct Net : Module {
     Sequential body{this, "body"};

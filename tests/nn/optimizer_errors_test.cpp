@@ -59,5 +59,34 @@ TEST(OptimizerErrors, SayWhatIsWrong) {
            "exp_avg.0 is float64 [3], expected float64 [2]");
 }
 
+TEST(OptimizerErrors, AStepThatIsRefusedChangesNothing) {
+  const Tensor single = ones({2}).requires_grad_(), twice = ones({2}, kFloat64).requires_grad_();
+  optim::Adam adam({single, twice}, {.lr = 0.1});
+  const auto step = [&] {
+    for (const Tensor& each : {single, twice}) each.set_grad(ones(each.sizes(), options_of(each)));
+    adam.step();
+  };
+  step();
+  const std::vector<float> before = single.to_vector<float>();
+  nn::replace_value(twice, ones({3}, kFloat64));
+  twice.set_grad(ones({3}, kFloat64));
+  EXPECT_NE(error_of([&] { adam.step(); }).find("parameter 1 had 2 elements"), std::string::npos);
+  EXPECT_EQ(single.to_vector<float>(), before);
+}
+
+TEST(OptimizerErrors, ElementsInOnePlaceAreRefused) {
+  const Tensor spread = ones({1}).expand({3}).detach().requires_grad_();
+  EXPECT_NE(error_of([&] { optim::SGD({spread}, {.lr = 0.1}); }).find("lie in one place"), std::string::npos);
+}
+
+TEST(OptimizerErrors, GradientsThatAGraphReadsAreNotSetToZeroUnseen) {
+  const Tensor w = ones({2}).requires_grad_(), v = ones({2}).requires_grad_();
+  optim::SGD sgd({w}, {.lr = 0.1});
+  w.set_grad(full({2}, 2.0));
+  const Tensor y = (v * w.grad()).sum();
+  sgd.zero_grad(/*set_to_none=*/false);
+  EXPECT_NE(error_of([&] { y.backward(); }).find("changed in place"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep::optim

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
@@ -180,16 +181,6 @@ TEST(Recompute, BatchNormCountsTheBatchOnce) {
   EXPECT_EQ(normalised(Calls::nested), plain);
 }
 
-// Other leaves than the module's parameters get nothing, nor does what leads to them alone run.
-TEST(Recompute, LeavesOthersAlone) {
-  nn::Linear layer(4, 4);
-  const Tensor other = make_leaf({4}, 5, kFloat32);
-  const Tensor y = nn::recompute(layer, ones({3, 4}), [&](const Tensor& x) { return layer(x) * other; });
-  y.sum().backward();
-  EXPECT_TRUE(layer.weight.grad().defined());
-  EXPECT_FALSE(other.grad().defined());
-}
-
 TEST(Recompute, AResultOfAnIntegerTypeNeedsNoGradient) {
   nn::Linear layer(4, 4);
   const Tensor x = make_leaf({3, 4}, 2, kFloat32), largest = layer(x).argmax(1);
@@ -213,6 +204,29 @@ TEST(RecomputeErrors, AParameterThatChangedIsNamed) {
   }
   EXPECT_NE(error_of([&] { y.sum().backward(); }).find("[recompute] a parameter of shape [4, 4] changed"),
             std::string::npos);
+}
+
+TEST(Recompute, TakesAModuleOfSeveralInputs) {
+  manual_seed(1);
+  nn::Linear layer(4, 4);
+  const Tensor x = make_leaf({3, 4}, 2, kFloat32), scale = make_leaf({3, 4}, 3, kFloat32);
+  const auto compute = [&](const std::vector<Tensor>& in) { return layer(in[0]) * in[1]; };
+  const auto gradients = [&](const Tensor& y) { return grad({y.square().sum()}, {x, scale, layer.weight}); };
+  const std::vector<Tensor> plain = gradients(compute({x, scale}));
+  const std::vector<Tensor> again = gradients(nn::recompute(layer, {x, scale}, compute));
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(again[i].to_vector<float>(), plain[i].to_vector<float>());
+}
+
+TEST(Recompute, SaysWhatItReadsBesides) {
+  nn::Linear layer(4, 4), other(4, 4);
+  const Tensor x = make_leaf({3, 4}, 2, kFloat32);
+  const Tensor of_function = nn::recompute({x}, [&](const std::vector<Tensor>& in) { return layer(in[0]); });
+  EXPECT_NE(error_of([&] { of_function.sum().backward(); }).find("reads a tensor of shape [4"), std::string::npos);
+  const Tensor of_module = nn::recompute(layer, x, [&](const Tensor& in) { return other(layer(in)); });
+  EXPECT_NE(error_of([&] { of_module.sum().backward(); }).find("reads a tensor"), std::string::npos);
+  other.set_requires_grad(false);
+  nn::recompute(layer, x, [&](const Tensor& in) { return other(layer(in)); }).sum().backward();
+  EXPECT_TRUE(layer.weight.grad().defined());
 }
 
 }  // namespace

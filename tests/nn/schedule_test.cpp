@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "lockstep/nn/optim/adam.h"
 #include "lockstep/nn/optim/rmsprop.h"
 #include "lockstep/nn/optim/sgd.h"
@@ -177,6 +179,13 @@ TEST(Schedule, OneCycleLeavesOptimizersWithoutMomentumAlone) {
   RMSprop rmsprop({p}, {.momentum = 0.9});
   LRScheduler(rmsprop, OneCycle{.total_steps = 20}).step();
   EXPECT_NE(rmsprop.momentum(), 0.9);
+}
+
+TEST(Schedule, PlateauOfMeasuresThatNeverWereFinite) {
+  SGD sgd({make_leaf({1})}, {.lr = 0.1});
+  ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 2});
+  for (int i = 0; i < 3; ++i) plateau.step(std::numeric_limits<double>::infinity());
+  EXPECT_DOUBLE_EQ(sgd.lr(), 0.05);
 }
 
 }  // namespace

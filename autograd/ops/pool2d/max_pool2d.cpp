@@ -29,15 +29,21 @@ bool is_joined(const Pool2dGeometry& g, const Tensor& x) {
   return is_max_pool_2x2(g) && g.oh > 0 && g.ow > 0 && x.numel() > 0 && (x.device().is_cuda() || x.dtype() == kFloat32);
 }
 
-/// Where in its image each result comes from, for positions as the kernels count them.
-Tensor places_in_image(const Pool2dGeometry& g, const Tensor& positions) {
+/// Where in its image each result comes from, for positions as the kernels count them; of a window that lies in the
+/// padding alone, somewhere outside.
+struct Places {
+  Tensor at;      ///< int64, row after row
+  Tensor inside;  ///< whether it is an element of the image
+};
+Places places_in_image(const Pool2dGeometry& g, const Tensor& positions) {
   const TensorOptions whole{.dtype = kInt64, .device = positions.device()};
   Tensor in_window = positions.to(kInt64);
   if (is_max_pool_2x2(g)) in_window = remainder(in_window, kMaxPoolNotPositive);  // without that mark
   const Tensor down = div(in_window, g.kernel.w, RoundingMode::floor), right = in_window - down * g.kernel.w;
   const Tensor top = arange(g.oh, whole).view({g.oh, 1}) * g.stride.h - g.padding.h;
   const Tensor left = arange(g.ow, whole) * g.stride.w - g.padding.w;
-  return (top + down * g.dilation.h) * g.w + (left + right * g.dilation.w);
+  const Tensor y = top + down * g.dilation.h, x = left + right * g.dilation.w;
+  return {y * g.w + x, (y >= 0) * (y < g.h) * (x >= 0) * (x < g.w)};
 }
 
 class MaxPool2dBackwardNode final : public Node {
@@ -65,14 +71,16 @@ class MaxPool2dBackwardNode final : public Node {
   TensorList apply_recorded(TensorList grads) override {
     Pool2dGeometry planes = geometry_;
     planes.channels = 1;
-    const Tensor result = apply_linear(
-        grads[0], {[g = planes, sizes = sizes_, positions = saved(0)](const Tensor& grad) {
-                     return spread(g, sizes, positions, as_contiguous(grad));
-                   },
-                   [g = planes, sizes = grads[0].sizes(), positions = saved(0)](const Tensor& x) {
-                     const Tensor at = places_in_image(g, positions);
-                     return x.reshape({g.planes, g.h * g.w}).gather(1, at.reshape({g.planes, g.oh * g.ow})).view(sizes);
-                   }});
+    const Tensor result =
+        apply_linear(grads[0], {[g = planes, sizes = sizes_, positions = saved(0)](const Tensor& grad) {
+                                  return spread(g, sizes, positions, as_contiguous(grad));
+                                },
+                                [g = planes, sizes = grads[0].sizes(), positions = saved(0)](const Tensor& x) {
+                                  const Places places = places_in_image(g, positions);
+                                  const Tensor at = where(places.inside, places.at, 0).reshape({g.planes, g.oh * g.ow});
+                                  const Tensor values = x.reshape({g.planes, g.h * g.w}).gather(1, at).view(sizes);
+                                  return where(places.inside.view(sizes), values, 0);
+                                }});
     return {flat_in(result, edges()[0], sizes_)};
   }
 
@@ -172,7 +180,7 @@ Tensor max_pool2d(const Tensor& x, Size2d kernel, const MaxPool2dOptions& option
 
 std::pair<Tensor, Tensor> max_pool2d_with_indices(const Tensor& x, Size2d kernel, const MaxPool2dOptions& options) {
   const auto [out, positions, g] = pool(x, kernel, options, true);
-  return {out, places_in_image(g, positions)};
+  return {out, places_in_image(g, positions).at};
 }
 
 }  // namespace lockstep

@@ -39,6 +39,7 @@ Tensor repeated_numbers(const Tensor& times, std::int64_t slices, Device device)
 
 Tensor triangle_indices(std::int64_t rows, std::int64_t columns, std::int64_t diagonal, bool lower, const char* op) {
   LOCKSTEP_CHECK(rows >= 0 && columns >= 0, "[{}] expected sizes of at least 0, found {} and {}", op, rows, columns);
+  diagonal = std::clamp(diagonal, -rows, columns);  // those beyond are like these
   std::vector<std::int64_t> at_row, at_column;
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t first = lower ? 0 : std::clamp<std::int64_t>(r + diagonal, 0, columns);
@@ -140,6 +141,9 @@ Tensor diag_embed(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::
   LOCKSTEP_CHECK(x.defined() && x.dim() >= 1, "[diag_embed] expected a tensor with dimensions");
   const int d1 = wrap_dim(dim1, x.dim() + 1, "diag_embed"), d2 = wrap_dim(dim2, x.dim() + 1, "diag_embed");
   LOCKSTEP_CHECK(d1 != d2, "[diag_embed] expected two different dimensions, found {} and {}", dim1, dim2);
+  constexpr std::int64_t kFar = std::int64_t{1} << 31;
+  LOCKSTEP_CHECK(offset > -kFar && offset < kFar, "[diag_embed] offset is {}; expected one between -2^31 and 2^31",
+                 offset);
   const std::int64_t n = x.size(-1), size = n + std::abs(offset);
   const std::int64_t first = offset >= 0 ? offset : -offset * size;  // element [0, offset] or [-offset, 0]
   Shape sizes = x.sizes();

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
@@ -18,6 +20,10 @@ Windows windows_of(Size2d size, Size2d kernel, const UnfoldOptions& o, Device de
   LOCKSTEP_CHECK(kernel.h > 0 && kernel.w > 0 && o.stride.h > 0 && o.stride.w > 0 && o.dilation.h > 0 &&
                      o.dilation.w > 0 && o.padding.h >= 0 && o.padding.w >= 0,
                  "[{}] expected a kernel, stride and dilation of at least 1 and a padding of at least 0", op);
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  LOCKSTEP_CHECK(std::max({kernel.h, kernel.w, o.stride.h, o.stride.w, o.dilation.h, o.dilation.w, o.padding.h,
+                           o.padding.w}) < kMost,
+                 "[{}] expected a kernel, stride, dilation and padding under 2^31", op);
   Windows out{size.h + 2 * o.padding.h, size.w + 2 * o.padding.w, 0, {}};
   const std::int64_t down = out.h - o.dilation.h * (kernel.h - 1) - 1,
                      right = out.w - o.dilation.w * (kernel.w - 1) - 1;

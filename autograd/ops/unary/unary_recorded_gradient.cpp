@@ -55,7 +55,7 @@ Tensor slope_of_input(UnaryOp op, UnaryParams params, const Tensor& x) {
     case UnaryOp::logsigmoid:
       return sigmoid(-x);
     case UnaryOp::softsign:
-      return reciprocal(square(1.0 + abs(x)));
+      return reciprocal(square(1.0 + abs(x))) + (x - x);  // not a number at infinity, as the value
     case UnaryOp::erf:
       return exp(-square(x)) * (2.0 * std::numbers::inv_sqrtpi);
     case UnaryOp::erfc:
@@ -79,7 +79,7 @@ Tensor slope_of_input(UnaryOp op, UnaryParams params, const Tensor& x) {
     case UnaryOp::asinh:
       return rsqrt(1.0 + square(x));
     case UnaryOp::acosh:
-      return rsqrt(square(x) - 1.0);
+      return rsqrt(x - 1.0) * rsqrt(x + 1.0);
     case UnaryOp::atanh:
       return reciprocal(1.0 - square(x));
     case UnaryOp::lgamma:
@@ -119,7 +119,7 @@ Tensor gradient_in_parts(UnaryOp op, UnaryParams params, const Tensor& grad, con
   const double a = params.a, b = params.b;
   switch (op) {
     case UnaryOp::relu:
-      return where(x > 0.0, grad, 0.0);
+      return where(x <= 0.0, 0.0, grad);
     case UnaryOp::abs:
       return grad * sign(x);
     case UnaryOp::sign:
@@ -134,7 +134,7 @@ Tensor gradient_in_parts(UnaryOp op, UnaryParams params, const Tensor& grad, con
     case UnaryOp::hardtanh:
       return where((x > a) * (x < b), grad, 0.0);
     case UnaryOp::hardsigmoid:
-      return where((x > -3.0) * (x < 3.0), grad / 6.0, 0.0);
+      return where((x > -3.0) * (x < 3.0), grad * static_cast<double>(1.0F / 6.0F), 0.0);  // as the functor's
     case UnaryOp::hardswish:
       return where(x <= -3.0, 0.0, where(x >= 3.0, grad, grad * (x / 3.0 + 0.5)));
     case UnaryOp::leaky_relu:
