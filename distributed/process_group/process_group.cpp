@@ -13,8 +13,9 @@
 
 namespace lockstep::distributed {
 
-ProcessGroup::ProcessGroup(ProcessGroupOptions options)
+ProcessGroup::ProcessGroup(ProcessGroupOptions options, std::shared_ptr<ProcessGroup> parent)
     : options_(std::move(options)),
+      parent_(std::move(parent)),
       recorder_(options_.recorded_operations,
                 options_.ranks.empty() ? options_.rank : options_.ranks.at(static_cast<std::size_t>(options_.rank)),
                 options_.world_size),
@@ -29,9 +30,8 @@ ProcessGroup::ProcessGroup(ProcessGroupOptions options)
 }
 
 ProcessGroup::ProcessGroup(ProcessGroupOptions options, StorePtr store, std::shared_ptr<ProcessGroup> parent)
-    : ProcessGroup(std::move(options)) {
+    : ProcessGroup(std::move(options), std::move(parent)) {
   store_ = std::move(store);
-  parent_ = std::move(parent);
   GroupFailure::Place place{.rank = rank(), .world_size = world_size(), .ranks = options_.ranks};
   if (parent_) place.parent = parent_->failure_;
   failure_ =
@@ -89,7 +89,24 @@ WorkPtr ProcessGroup::watch(std::string_view what, const std::function<void()>& 
 }
 
 void ProcessGroup::abort(std::string_view reason) {
-  if (failure_) failure_->end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+  if (failure_) {
+    failure_->end_by_own_doing(fmt::format("aborted on this rank: {}", reason));
+    return;
+  }
+  const std::lock_guard lock(ended_mutex_);
+  if (!ended_alone_)
+    ended_alone_ = std::make_exception_ptr(
+        ProcessGroupError(fmt::format("the group of one rank was aborted on this rank: {}", reason)));
+}
+
+// Of a group without a failure of its own, which nothing but abort() ends.
+std::exception_ptr ProcessGroup::end_of_one() const {
+  {
+    const std::lock_guard lock(ended_mutex_);
+    if (ended_alone_) return ended_alone_;
+  }
+  if (!parent_) return nullptr;
+  return parent_->failure_ ? parent_->failure_->error() : parent_->end_of_one();
 }
 
 void ProcessGroup::abort_executors() {
@@ -100,7 +117,7 @@ void ProcessGroup::abort_executors() {
 }
 
 bool ProcessGroup::failed() const {
-  return failure_ && failure_->failing();
+  return failure_ ? failure_->failing() : end_of_one() != nullptr;
 }
 
 WorkPtr ProcessGroup::broadcast(const Tensor& tensor, int root) {
@@ -189,6 +206,7 @@ WorkPtr ProcessGroup::all_to_all(const Tensor& output, const Tensor& input) {
   LOCKSTEP_CHECK(input.numel() == output.numel() && input.numel() % world_size() == 0,
                  "[all_to_all] input {} and output {} must have equally many elements, a multiple of the world size {}",
                  to_string(input.sizes()), to_string(output.sizes()), world_size());
+  check_apart(output, input, kind);
   return issue({.kind = kind, .input = input, .output = output});
 }
 
@@ -234,6 +252,8 @@ WorkPtr ProcessGroup::issue(Operation operation) {
                  "[{}] this process is a forked child of process {}, whose group it has a copy of; the parent alone is "
                  "rank {}: call it there, or join a job of the child's own",
                  name(operation.kind), made_in_->number(), rank());
+  if (!failure_)
+    if (const std::exception_ptr ended = end_of_one()) std::rethrow_exception(ended);
   operation.label = LabelScope::current();
   operation.step = step_;
   operation.step_checked = step_checked_;
@@ -283,6 +303,15 @@ void ProcessGroup::check_pair(const Tensor& a, const char* a_name, const Tensor&
                  name(a.dtype()), b_name, name(b.dtype()));
   LOCKSTEP_CHECK(a.device() == b.device(), "[{}] {} is on {} and {} on {}; expected one device", name(kind), a_name,
                  to_string(a.device()), b_name, to_string(b.device()));
+}
+
+void ProcessGroup::check_apart(const Tensor& output, const Tensor& input, OperationKind kind) const {
+  const auto *written = static_cast<const char*>(output.raw_data()), *read = static_cast<const char*>(input.raw_data());
+  const bool apart = written + output.nbytes() <= read || read + input.nbytes() <= written;
+  LOCKSTEP_CHECK(apart || output.numel() == 0 || input.numel() == 0,
+                 "[{}] output shares memory with input, which it would overwrite while it is read; expected memory of "
+                 "its own",
+                 name(kind));
 }
 
 void ProcessGroup::check_blocks(const Tensor& blocks, const char* blocks_name, const Tensor& one, const char* one_name,

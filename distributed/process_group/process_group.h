@@ -159,7 +159,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // For backends.
 
   /// Of a rank without others, or none that could fail. No operation may be called before add().
-  explicit ProcessGroup(ProcessGroupOptions options);
+  explicit ProcessGroup(ProcessGroupOptions options, std::shared_ptr<ProcessGroup> parent = nullptr);
   /// `store` is the ranks' common ground for diagnosing failures and must be scoped to this group; null: nobody is
   /// asked.
   /// `parent`: the group that it was split from; null: none.
@@ -175,12 +175,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
  private:
   Executor& executor_of(const Tensor& tensor = {}) const;
   void abort_executors();
+  std::exception_ptr end_of_one() const;
   WorkPtr issue(Operation operation);
   void check_tensor(const Tensor& tensor, const char* what, OperationKind kind) const;
   void check_rank(int rank, const char* what, OperationKind kind) const;
   void check_other_rank(int rank, const char* what, OperationKind kind) const;
   void check_reduction(const Tensor& tensor, ReduceOp op, OperationKind kind) const;
   void check_pair(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name, OperationKind kind) const;
+  void check_apart(const Tensor& output, const Tensor& input, OperationKind kind) const;
   void check_counts(const Tensor& tensor, const char* what, const std::vector<std::int64_t>& counts,
                     OperationKind kind) const;
   void check_blocks(const Tensor& blocks, const char* blocks_name, const Tensor& one, const char* one_name,
@@ -197,7 +199,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::uint64_t splits_ = 0;
   std::array<std::unique_ptr<Executor>, kDeviceTypes> executors_;
   Executor* last_executor_ = nullptr;
-  std::mutex issue_mutex_;  // keeps numbers in the order of launch
+  mutable std::mutex ended_mutex_;
+  std::exception_ptr ended_alone_;  // of a group without failure_, under ended_mutex_
+  std::mutex issue_mutex_;          // keeps numbers in the order of launch
   std::uint64_t collectives_ = 0;
   std::atomic<std::int64_t> step_ = -1;
   std::atomic<bool> step_checked_ = false;
@@ -210,7 +214,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 using ProcessGroupPtr = std::shared_ptr<ProcessGroup>;
 
 /// A world of one: every operation ends at once.
-ProcessGroupPtr make_single_process_group(ProcessGroupOptions options = {});
+ProcessGroupPtr make_single_process_group(ProcessGroupOptions options = {},
+                                          std::shared_ptr<ProcessGroup> parent = nullptr);
 
 /// Marks code that only one rank runs. While the object lives, a collective that this thread issues is an error at once
 /// and by name, in a job of one process too; without it the job would hang until the deadline, because the other ranks

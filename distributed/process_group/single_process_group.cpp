@@ -37,10 +37,10 @@ class SingleExecutor final : public Executor {
 
 }  // namespace
 
-ProcessGroupPtr make_single_process_group(ProcessGroupOptions options) {
+ProcessGroupPtr make_single_process_group(ProcessGroupOptions options, std::shared_ptr<ProcessGroup> parent) {
   options.rank = 0;
   options.world_size = 1;
-  auto group = std::make_shared<ProcessGroup>(options);
+  auto group = std::make_shared<ProcessGroup>(options, std::move(parent));
   group->add(kCPU, std::make_unique<SingleExecutor>(*group));
   return group;
 }

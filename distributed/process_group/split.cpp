@@ -35,7 +35,7 @@ ProcessGroupPtr ProcessGroup::split(int color, int key) {
   options.world_size = static_cast<int>(members.size());
   options.ranks.clear();
   for (const int r : members) options.ranks.push_back(job_rank(r));
-  if (members.size() == 1) return make_single_process_group(options);
+  if (members.size() == 1) return make_single_process_group(options, shared_from_this());
 
   const auto scoped = [&](const char* what) -> StorePtr {
     if (!store_) return nullptr;

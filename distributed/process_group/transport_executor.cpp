@@ -44,6 +44,32 @@ struct TransportExecutor::Letter {
   }
 };
 
+/// Of an operation that waits for those before it.
+class TransportExecutor::QueuedWork final : public Work {
+ public:
+  using Work::Work;
+
+  void begin() {
+    {
+      const std::lock_guard lock(mutex_);
+      begun_ = true;
+    }
+    ended_.notify_all();
+  }
+
+ protected:
+  void wait_for_group() override {
+    {
+      std::unique_lock lock(mutex_);
+      ended_.wait(lock, [this] { return begun_ || completed_; });
+    }
+    wait(default_wait_);
+  }
+
+ private:
+  bool begun_ = false;
+};
+
 TransportExecutor::TransportExecutor(ProcessGroup& group, std::string backend, std::shared_ptr<Transport> transport)
     : Executor(group),
       backend_(std::move(backend)),
@@ -95,7 +121,7 @@ void TransportExecutor::check(const Tensor& tensor, OperationKind kind) const {
 
 WorkPtr TransportExecutor::launch(Operation operation, std::uint64_t record) {
   // A running operation ends at its deadline, and its diagnosis within as much again.
-  auto work = std::make_shared<Work>(describe(operation), 3 * group_.timeout());
+  auto work = std::make_shared<QueuedWork>(describe(operation), 3 * group_.timeout());
   const bool alone = is_point_to_point(operation.kind);
   std::list<std::thread> ended;
   {
@@ -156,6 +182,7 @@ void TransportExecutor::run(Task& task) {
   const Operation& operation = task.operation;
   const bool collective = !is_point_to_point(operation.kind);
   PeerMonitor* const monitor = failure_.monitor();
+  task.work->begin();
   std::exception_ptr error = failure_.error();
   if (!error) {
     const Deadline deadline = deadline_in(group_.timeout());

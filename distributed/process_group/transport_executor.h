@@ -32,10 +32,11 @@ class TransportExecutor : public Executor {
   void stop() override;
 
  private:
+  class QueuedWork;
   struct Task {
     Operation operation;
     std::uint64_t record;
-    WorkPtr work;
+    std::shared_ptr<QueuedWork> work;
   };
 
   void run_collectives();

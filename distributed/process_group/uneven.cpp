@@ -34,6 +34,7 @@ WorkPtr ProcessGroup::all_to_all_uneven(const Tensor& output, const Tensor& inpu
   LOCKSTEP_CHECK(output_counts[me] == input_counts[me],
                  "[{}] rank {} gives itself {} elements and takes {}; expected as many", name(kind), rank(),
                  input_counts[me], output_counts[me]);
+  check_apart(output, input, kind);
   return issue(
       {.kind = kind, .input = input, .output = output, .input_counts = input_counts, .output_counts = output_counts});
 }

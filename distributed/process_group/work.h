@@ -26,8 +26,8 @@ class Work {
   /// caller. Of an operation on CUDA tensors it is the caller's stream that waits, see Note [NCCL executor].
   /// Throws TimeoutError, and leaves the operation running, if `timeout` passes first.
   virtual void wait(Milliseconds timeout);
-  /// Waits as long as the group's own deadline can take to act.
-  void wait() { wait(default_wait_); }
+  /// Waits as long as the group's own deadline can take to act, from when it has begun: those before it have theirs.
+  void wait() { wait_for_group(); }
   /// True once the operation has ended, well or badly. Never blocks.
   virtual bool is_completed();
   /// True if it ended without an error.
@@ -42,6 +42,8 @@ class Work {
   void complete(std::exception_ptr error = nullptr);
 
  protected:
+  virtual void wait_for_group() { wait(default_wait_); }
+
   std::string description_;
   Milliseconds default_wait_;
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "lockstep/core/check.h"
@@ -62,14 +63,18 @@ class FileStore::Lock {
 FileStore::FileStore(std::string path, int world_size, Milliseconds timeout, const FileStoreOwner& owner)
     : path_(std::move(path)), world_size_(world_size) {
   set_timeout(timeout);
-  // O_NONBLOCK: a pipe of that name must not be waited for.
-  fd_.reset(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
-  if (!fd_ && errno == ELOOP)
-    throw StoreError(
-        fmt::format("[{}] is a symbolic link; name the file itself, so that nobody else can choose it", describe()));
-  if (!fd_) fail("open", errno);
-  check_owner();
-  const Lock lock(*this, true, timeout);
+  const Deadline deadline = deadline_in(timeout);
+  std::optional<Lock> lock;
+  open_file();
+  for (lock.emplace(*this, true, timeout); !has_name();) {  // the last process of the job before has deleted it
+    if (has_passed(deadline))
+      throw TimeoutError(fmt::format("[{}] was deleted again and again for {} ms", describe(), timeout.count()));
+    lock.reset();
+    dictionary_ = {};
+    position_ = 0;
+    open_file();
+    lock.emplace(*this, true, timeout);
+  }
   const bool tells_owners = world_size_ > 0 && owner.is_gone;
   if (tells_owners) begin_anew_if_left_over(owner);
   const std::int64_t opened = dictionary_.add(kOpened, 1);
@@ -116,6 +121,27 @@ void FileStore::begin_anew_if_left_over(const FileStoreOwner& owner) {
   if (ftruncate(fd_.get(), 0) != 0) fail("truncate", errno);
   dictionary_ = {};
   position_ = 0;
+}
+
+void FileStore::open_file() {
+  // O_NONBLOCK: a pipe of that name must not be waited for.
+  fd_.reset(open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  if (!fd_ && errno == ELOOP)
+    throw StoreError(
+        fmt::format("[{}] is a symbolic link; name the file itself, so that nobody else can choose it", describe()));
+  if (!fd_) fail("open", errno);
+  check_owner();
+}
+
+bool FileStore::has_name() const {
+  struct stat by_name {
+  }, opened{};
+  if (fstat(fd_.get(), &opened) != 0) fail("stat", errno);
+  if (lstat(path_.c_str(), &by_name) != 0) {
+    if (errno == ENOENT) return false;
+    fail("stat", errno);
+  }
+  return by_name.st_ino == opened.st_ino && by_name.st_dev == opened.st_dev;
 }
 
 void FileStore::check_owner() const {

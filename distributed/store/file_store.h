@@ -49,6 +49,9 @@ class FileStore final : public Store {
  private:
   class Lock;
   void append(const std::string& key, const std::string* value);
+  void open_file();
+  /// False if the file that is open here has been deleted, or another one has its name now.
+  bool has_name() const;
   void check_owner() const;
   /// With the exclusive lock held: empties a file all of whose owners are gone.
   void begin_anew_if_left_over(const FileStoreOwner& owner);

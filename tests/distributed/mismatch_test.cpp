@@ -189,8 +189,9 @@ TEST(MismatchedOverShm, WhereNobodyEverWaits) {
 // Messages between two ranks belong to no collective, and may stay unread as long as the program likes.
 TEST_P(MismatchedOver, MessagesBetweenTwoRanksAreNone) {
   testing::run_ranks(2, GetParam(), [](ProcessGroup& group) {
-    const Tensor early = ones({3}), late = ones({5});
-    if (group.rank() == 0) {
+    const bool sends = group.rank() == 0;
+    const Tensor early = sends ? full({3}, 7) : zeros({3}), late = sends ? full({5}, 9) : zeros({5});
+    if (sends) {
       group.send(early, 1)->wait();
       group.send(late, 1)->wait();
     }
@@ -203,6 +204,8 @@ TEST_P(MismatchedOver, MessagesBetweenTwoRanksAreNone) {
         return group.recv(late, 0);
       }();
       second->wait();
+      EXPECT_EQ(early.to_vector<float>(), std::vector<float>(3, 7.0F));
+      EXPECT_EQ(late.to_vector<float>(), std::vector<float>(5, 9.0F));
     }
     group.barrier()->wait();
   });

@@ -2,6 +2,7 @@
 
 #include "lockstep/distributed/process_group/process_group.h"
 
+#include <chrono>
 #include <numeric>
 #include <thread>
 
@@ -114,6 +115,41 @@ TEST(ProcessGroup, AWorldOfOne) {
     expect_values(
         result, [](auto i) { return double(i); }, "");
   EXPECT_NE(error_of([&] { group->send(tensor, 0); }).find("this rank itself"), std::string::npos);
+}
+
+TEST(ProcessGroup, AWorldOfOneIsDeadOnceItIsAborted) {
+  const ProcessGroupPtr group = make_single_process_group();
+  const ProcessGroupPtr part = group->split(0);
+  group->barrier()->wait();
+  group->abort("enough");
+  EXPECT_TRUE(group->failed() && part->failed());
+  for (const ProcessGroupPtr& each : {group, part})
+    EXPECT_NE(error_of([&] { each->barrier()->wait(); }).find("enough"), std::string::npos);
+}
+
+// Each operation has its own deadline, and those behind it wait for it.
+TEST(ProcessGroup, AQueueOfSlowOperationsIsWaitedFor) {
+  testing::run_ranks(
+      2, Link::in_process,
+      [](ProcessGroup& group) {
+        WorkPtr last;
+        for (int i = 0; i < 6; ++i) {
+          if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(140));
+          last = group.all_reduce(ones({2}));
+        }
+        last->wait();
+      },
+      Milliseconds(200));
+}
+
+TEST(ProcessGroup, AllToAllNeedsMemoryOfItsOwn) {
+  const ProcessGroupPtr group = make_single_process_group();
+  const Tensor all = arange(4);
+  EXPECT_NE(error_of([&] { group->all_to_all(all, all); }).find("output shares memory with input"), std::string::npos);
+  EXPECT_NE(error_of([&] { group->all_to_all_uneven(all, all, {4}, {4}); }).find("output shares memory"),
+            std::string::npos);
+  group->all_to_all(rows(all, 0, 2), rows(all, 2, 2))->wait();
+  EXPECT_EQ(all.to_vector<std::int64_t>(), (std::vector<std::int64_t>{2, 3, 2, 3}));
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 #include "lockstep/distributed/store/store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <thread>
 
 #include "lockstep/distributed/store/file_store.h"
@@ -244,6 +247,21 @@ TEST(PrefixStore, KeepsUsersApart) {
   EXPECT_FALSE(b.check({"key"}));
   EXPECT_EQ(base->get("a/key"), "1");
   EXPECT_NE(error_of([] { PrefixStore("p", nullptr); }).find("needs a store"), std::string::npos);
+}
+
+// Between open() and its lock, another process may delete the file, as the last one of a job does.
+TEST(FileStore, IsNotMadeInADeletedFile) {
+  const TemporaryPath file;
+  const FileDescriptor held(open(file.text().c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(flock(held.get(), LOCK_EX), 0);
+  auto made = std::async(std::launch::async, [&] { return std::make_unique<FileStore>(file.text(), 2); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it waits for the lock
+  ASSERT_EQ(unlink(file.text().c_str()), 0);
+  ASSERT_EQ(flock(held.get(), LOCK_UN), 0);
+  const auto first = made.get();
+  FileStore second(file.text(), 2);
+  first->set("key", "value");
+  EXPECT_EQ(second.get("key"), "value");
 }
 
 }  // namespace
