@@ -7,21 +7,21 @@
 
 namespace lockstep::nn {
 
-/// Evaluation mode of a module, and all below it, for its lifetime; then each is in the mode that it was in before, so
-/// that a layer which was frozen by eval() stays so.
-class [[nodiscard]] EvalGuard {
+/// Training or evaluation mode of a module, and all below it, for its lifetime; then each is in the mode that it was in
+/// before, so that a layer which was frozen by eval() stays so.
+class [[nodiscard]] ModeGuard {
  public:
   /// Of a module that outlives this object and gets or loses no modules meanwhile.
-  explicit EvalGuard(Module& module) {
+  ModeGuard(Module& module, bool training) {
     for (Module* each : module.modules()) modes_.emplace_back(each, each->is_training());
-    module.eval();
+    module.train(training);
   }
-  ~EvalGuard() {
+  ~ModeGuard() {
     for (const auto& [module, training] : modes_)  // those below come later
       if (module->is_training() != training) module->train(training);
   }
-  EvalGuard(const EvalGuard&) = delete;
-  EvalGuard& operator=(const EvalGuard&) = delete;
+  ModeGuard(const ModeGuard&) = delete;
+  ModeGuard& operator=(const ModeGuard&) = delete;
 
  private:
   std::vector<std::pair<Module*, bool>> modes_;

@@ -76,6 +76,12 @@ Run::State::State(distributed::TrainingStep& step, optim::Optimizer& optimizer, 
   const bool saves = options.checkpoint_every > 0 || options.checkpoint_minutes > 0 || options.resume == "auto";
   LOCKSTEP_CHECK(!saves || !options.checkpoint.empty(),
                  "[run] checkpoints every so often, or resumption from the newest, need a path: set checkpoint");
+  const bool one_for_all = !options.checkpoint.empty() || !options.save.empty() || options.max_grad_norm > 0.0;
+  LOCKSTEP_CHECK(!one_for_all || !group || step.ignored_modules().empty(),
+                 "[run] the module '{}' is each rank's own (ignored_modules), and checkpoint, save and max_grad_norm "
+                 "take rank 0's, or one norm, for all; leave them out, and have each rank save its modules in "
+                 "on_epoch_end and clip in on_gradients",
+                 step.ignored_modules().front());
   LOCKSTEP_CHECK(
       loader.steps_per_epoch() > 0,
       "[run] an epoch has no batch: the data set has {} sample(s){}, and a batch {}; is it the right file or "

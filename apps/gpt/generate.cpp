@@ -9,7 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
-#include "lockstep/nn/eval_guard.h"
+#include "lockstep/nn/mode_guard.h"
 
 namespace lockstep::gpt {
 namespace {
@@ -52,7 +52,7 @@ std::vector<std::int32_t> generate(LanguageModel& model, const std::vector<std::
   LOCKSTEP_CHECK(options.max_tokens >= 0 && options.temperature >= 0 && options.top_k >= 0,
                  "[generate] expected max_tokens, temperature and top_k of at least 0");
   const NoGradGuard no_grad;
-  const nn::EvalGuard evaluating(model);
+  const nn::ModeGuard evaluating(model, /*training=*/false);
   const SeedGuard seed(options.seed);
   const Device device = model.device();
   const auto context = static_cast<std::size_t>(model.config().context);

@@ -25,6 +25,9 @@ AsyncCheckpoint::~AsyncCheckpoint() {
     std::rethrow_exception(failure_);
   } catch (const std::exception& error) {
     if (group_.rank() == 0) logging::warn("[AsyncCheckpoint] the last checkpoint was not saved: {}", error.what());
+  } catch (...) {
+    if (group_.rank() == 0)
+      logging::warn("[AsyncCheckpoint] the last checkpoint was not saved: an exception that is no std::exception");
   }
 }
 

@@ -24,6 +24,10 @@ void DistributedDataParallel::join(const std::function<void()>& loop, const std:
   step_.ranks_->join(loop, keep_up);
 }
 
+void DistributedDataParallel::forward_by(const std::function<bool()>& compute) {
+  step_.ranks_->forward(compute, std::nullopt);
+}
+
 NoSync DistributedDataParallel::no_sync() {
   check_not_lockstep(is_lockstep(), "no_sync()");
   return NoSync(step_.ranks_->reducer());

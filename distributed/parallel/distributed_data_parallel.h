@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <string>
@@ -34,6 +35,21 @@ class DistributedDataParallel {
   /// The module's forward() on this rank's samples. Dropout draws as the thread does: alike on ranks of one seed.
   Tensor operator()(Tensor x) { return step_.forward(std::move(x)); }
 
+  /// The same for a model that takes or returns something else than a Tensor: what `forward`, which calls the module,
+  /// returns.
+  ///
+  ///   const auto [logits, state] = ddp([&] { return net(tokens, mask); });
+  template <std::invocable F>
+  std::invoke_result_t<F&> operator()(F&& forward) {
+    std::optional<std::invoke_result_t<F&>> out;
+    forward_by([&] {
+      out.emplace(forward());
+      if constexpr (std::is_same_v<std::invoke_result_t<F&>, Tensor>) return out->requires_grad();
+      return true;
+    });
+    return std::move(*out);
+  }
+
   /// TrainingStep::operator(). The loss is a function of the module and a part, or of a part alone.
   template <typename Loss>
   Tensor step(const data::Batch& batch, Loss&& loss) {
@@ -58,7 +74,8 @@ class DistributedDataParallel {
   void join(const std::function<void()>& loop, const std::function<void()>& keep_up = nullptr);
 
   /// While the returned guard lives, backward() only accumulates locally. The first backward() after it averages the
-  /// sum.
+  /// sum. A step(), which begins by clearing the gradients, is one of this rank alone meanwhile (local SGD), and
+  /// nothing of it is left to the next; to average over several batches, give step() all of them and `accumulate`.
   [[nodiscard]] NoSync no_sync();
 
   nn::Module& module() { return step_.module(); }  ///< the one that it was made with
@@ -83,6 +100,8 @@ class DistributedDataParallel {
     else
       return [&loss](nn::Module&, const data::Batch& part) -> LossValue { return loss(part); };
   }
+
+  void forward_by(const std::function<bool()>& compute);
 
   TrainingStep step_;
 };

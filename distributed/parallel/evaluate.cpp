@@ -12,7 +12,7 @@
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
-#include "lockstep/nn/eval_guard.h"
+#include "lockstep/nn/mode_guard.h"
 
 namespace lockstep::distributed {
 
@@ -26,7 +26,7 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
       "[evaluate] the module's parameters are divided over ranks, which must come together; pass their group");
   const NoGradGuard no_grad;
   const WholeParameters whole(module);
-  const nn::EvalGuard evaluating(module);
+  const nn::ModeGuard evaluating(module, /*training=*/false);
   data::DataLoaderOptions order;
   order.batch_size = options.batch_size;
   order.shuffle = false;

@@ -8,8 +8,38 @@
 #include "lockstep/core/cuda/math_mode.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/parallel/workers/shared_state.h"
 
 namespace lockstep::distributed {
+namespace {
+
+void check_ignored_modules(const TrainingStepOptions& options, nn::Module& module) {
+  const std::string& first = options.ignored_modules.front();
+  LOCKSTEP_CHECK(options.ranks(),
+                 "[TrainingStep] ignored_modules names '{}' without a job or group, on whose ranks it would differ; "
+                 "pass one, or leave it out",
+                 first);
+  LOCKSTEP_CHECK(options.logical_shards == 0,
+                 "[TrainingStep] ignored_modules names '{}', but in lockstep mode every rank holds the whole model; "
+                 "leave out ignored_modules or logical_shards (now {})",
+                 first, options.logical_shards);
+  LOCKSTEP_CHECK(options.zero == 0 && !options.model_part,
+                 "[TrainingStep] ignored_modules names '{}', which is each rank's own, but {}; leave out one of them",
+                 first,
+                 options.zero != 0 ? "zero divides every parameter over the ranks" : "a part of a model is given");
+  const auto modules = module.named_modules();
+  for (const std::string& name : options.ignored_modules)
+    LOCKSTEP_CHECK(!name.empty() && std::ranges::any_of(modules, [&](const auto& each) { return each.first == name; }),
+                   "[TrainingStep] ignored_modules names '{}', and {} has no such module; expected names such as '{}'",
+                   name, module.type_name(), modules.size() > 1 ? modules[1].first : "0");
+  const nn::NamedTensors shared = shared_state(module, options).parameters;
+  LOCKSTEP_CHECK(std::ranges::any_of(shared, [](const auto& each) { return each.tensor.requires_grad(); }),
+                 "[TrainingStep] {} has no other parameter that requires gradients than those of ignored_modules, and "
+                 "needs no step",
+                 module.type_name());
+}
+
+}  // namespace
 
 void check_options(const TrainingStepOptions& options, nn::Module& module, bool has_factory) {
   const ProcessGroupPtr ranks = options.ranks();
@@ -23,6 +53,7 @@ void check_options(const TrainingStepOptions& options, nn::Module& module, bool 
                  "[TrainingStep] the communication hook '{}' was given without a job; a process alone sends no "
                  "gradients: leave out hook",
                  options.hook->name());
+  if (!options.ignored_modules.empty()) check_ignored_modules(options, module);
   LOCKSTEP_CHECK(has_factory || options.devices.size() <= 1,
                  "[TrainingStep] {} devices were given with a module that exists; each device needs a replica: pass a "
                  "factory that makes the module",

@@ -104,6 +104,14 @@ struct TrainingStepOptions {
   /// On ranks: averages the gradients in another way than an all-reduce (Note [Communication hooks]):
   /// fp16_compression(), bf16_compression(), power_sgd(), or one's own.
   CommunicationHookPtr hook = nullptr;
+  /// On ranks: names of modules ("h.3.experts") whose parameters and buffers are this rank's own, such as the experts
+  /// of a mixture that lie on different ranks: they are neither compared nor broadcast nor averaged, and each rank may
+  /// have other ones. What the ranks' losses owe to each other's goes through distributed::functional. step() leaves
+  /// the gradients of the global loss in them as in all others; backward() in PyTorch's idiom, as there, those of the
+  /// sum of the ranks' losses, which are (ranks) times as large. An optimizer, a checkpoint and clip_grad_norm_() see
+  /// what their rank has: save each rank's own modules to a file of its own, and clip them apart from the others, whose
+  /// factor must be the same on all ranks.
+  std::vector<std::string> ignored_modules = {};
 
   /// The ranks' group, of the job or as given; null: this process alone.
   ProcessGroupPtr ranks() const { return job ? job->process_group() : group; }
@@ -118,6 +126,7 @@ struct TrainingStepOptions {
 /// - several devices and a module that exists: replicas come from a factory;
 /// - lockstep mode and accumulation, a communication hook, synchronised batch norm, a number of shards that is no power
 ///   of two, or fewer shards than workers;
+/// - ignored_modules and no job or group, lockstep mode, zero, or a model part; or that no module has;
 /// - zero and no job or group, a communication hook, static_graph, or a parameter that is not contiguous;
 /// - shard_units, gather_dtype or gather_within and another zero than 3; a number of ranks that gather_within does not
 ///   divide; shard_units and a model part, or that no module has, or of which one holds another;

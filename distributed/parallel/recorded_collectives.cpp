@@ -12,6 +12,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/parallel/workers/ranks.h"
 
 namespace lockstep::distributed::functional {
 namespace {
@@ -32,6 +33,7 @@ void check(const Tensor& x, const ProcessGroupPtr& group, const char* function) 
   LOCKSTEP_CHECK(group, "[{}] the group is null", function);
   LOCKSTEP_CHECK(x.defined() && x.is_floating_point(), "[{}] expected a floating-point tensor, found {}", function,
                  x.defined() ? name(x.dtype()) : "an undefined one");
+  Ranks::check_recorded(*group, function);
 }
 void check_rows(const Rows& rows, const Tensor& x, const ProcessGroupPtr& group, const char* function,
                 const char* what) {

@@ -20,7 +20,8 @@
 ///
 ///   const ProcessGroupPtr experts = job.process_group()->split(0);
 ///
-/// Sums are over the ranks, so in lockstep mode their bits depend on how many there are.
+/// In lockstep mode ranks compute their logical shards one by one: there it is an Error to call one in the loss of a
+/// step on ranks that share its batch. Ranks that compute the same samples, as those of a tensor group, may.
 ///
 /// Floating-point tensors, on devices that the group has; they need not be contiguous. Throw Error for what does not
 /// fit; where only the ranks together do not fit, the group ends with an error that says so.

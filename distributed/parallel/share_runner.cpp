@@ -14,6 +14,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/shares.h"
+#include "lockstep/distributed/parallel/workers/shared_state.h"
 #include "lockstep/nn/deferred_statistics.h"
 #include "lockstep/nn/unregistered.h"
 
@@ -41,11 +42,19 @@ struct ShardForward {
 }  // namespace
 
 std::vector<nn::NamedTensor> reduced_parameters(const nn::Module& module, const TrainingStepOptions& options) {
-  if (!options.model_part) return trained_parameters(module);
+  if (!options.model_part) {
+    std::vector<nn::NamedTensor> trained = shared_state(module, options).parameters;
+    std::erase_if(trained, [](const nn::NamedTensor& each) { return !each.tensor.requires_grad(); });
+    return trained;
+  }
   std::vector<nn::NamedTensor> all;
   for (const std::vector<nn::NamedTensor>& list : options.model_part->trained())
     all.insert(all.end(), list.begin(), list.end());
   return all;
+}
+
+void check_divisor(double count) {
+  LOCKSTEP_CHECK(count > 0.0, "[TrainingStep] the losses of this batch count 0; expected more, to divide by");
 }
 
 std::vector<Share> ShareRunner::shares_of(const data::Batch& part, bool empty_slices) const {
@@ -118,7 +127,7 @@ void ShareRunner::add_to_sum(const Tensor& value, double factor) {
 }
 
 void ShareRunner::finish(double divisor) {
-  LOCKSTEP_CHECK(divisor > 0.0, "[TrainingStep] the losses of this batch count 0; expected more, to divide by");
+  check_divisor(divisor);
   if (passes_ > 0 && divisor != assumed_) {
     const NoGradGuard no_grad;
     for (const Tensor& parameter : module_.parameters())

@@ -75,6 +75,9 @@ class ModelPart {
   virtual std::unique_ptr<StepRunner> make_runner(const TrainingStepOptions& options, ShardSums* sums) = 0;
 };
 
+/// Throws Error for a sum of all losses' counts that nothing can be divided by.
+void check_divisor(double count);
+
 /// The parameters of a step whose gradients are added up over its workers.
 std::vector<nn::NamedTensor> reduced_parameters(const nn::Module& module, const TrainingStepOptions& options);
 

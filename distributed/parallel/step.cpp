@@ -39,7 +39,17 @@ void TrainingStep::make_workers(const Factory& factory, const TrainingStepOption
 
 TrainingStep::~TrainingStep() = default;
 TrainingStep::TrainingStep(TrainingStep&&) noexcept = default;
-TrainingStep& TrainingStep::operator=(TrainingStep&&) noexcept = default;
+// The workers go before the model that they work on.
+TrainingStep& TrainingStep::operator=(TrainingStep&& other) noexcept {
+  if (this == &other) return *this;
+  ranks_ = std::move(other.ranks_);
+  devices_ = std::move(other.devices_);
+  owned_ = std::move(other.owned_);
+  module_ = other.module_;
+  steps_ = other.steps_;
+  loads_seen_ = other.loads_seen_;
+  return *this;
+}
 
 // The step of the random keys is the caller's, if it set one, else the count of steps here.
 Tensor TrainingStep::operator()(const data::Batch& batch, const LossFunction& loss) {
@@ -84,6 +94,11 @@ WholeParameters TrainingStep::whole_parameters() {
 
 ProcessGroup* TrainingStep::group() const {
   return ranks_ && ranks_->group().world_size() > 1 ? &ranks_->group() : nullptr;
+}
+
+const std::vector<std::string>& TrainingStep::ignored_modules() const {
+  static const std::vector<std::string> none;
+  return ranks_ ? ranks_->ignored_modules() : none;
 }
 
 const ReducerTrace* TrainingStep::trace() const {

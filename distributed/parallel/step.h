@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/core/tensor.h"
 #include "lockstep/data/dataset.h"
@@ -99,6 +100,8 @@ class TrainingStep {
   [[nodiscard]] WholeParameters whole_parameters();
   /// On several ranks: their group; else null.
   ProcessGroup* group() const;
+  /// TrainingStepOptions::ignored_modules.
+  const std::vector<std::string>& ignored_modules() const;
   /// On ranks: when gradients and reductions of the last step happened; else null.
   const ReducerTrace* trace() const;
   /// Why a step cannot be recorded and replayed as a CUDA graph; empty if nothing known before forbids it.

@@ -84,7 +84,7 @@ class SyncBatchNormBackward final : public Node {
   std::int64_t count = 0;
   double eps = 0.0;
   DType bias_dtype = kFloat32;
-  ProcessGroup* group = nullptr;
+  ProcessGroupPtr group;
 };
 
 void check_input(const Tensor& input, const BatchNormOptions& options) {
@@ -121,7 +121,8 @@ Tensor sync_batch_norm(const Tensor& input, const Tensor& running_mean, const Te
     node->save(x, options.weight, statistics.mean, statistics.var);
     node->count = statistics.count;
     node->eps = options.eps;
-    node->group = &group;
+    node->group = group.weak_from_this().lock();
+    if (!node->group) node->group = ProcessGroupPtr(ProcessGroupPtr(), &group);  // on somebody's stack
     if (options.bias.defined()) node->bias_dtype = options.bias.dtype();
   }
   if (options.statistics) *options.statistics = statistics;

@@ -59,6 +59,7 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   /// collective; `step` may be gone before this.
   ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimizer> whole, TrainingStep& step,
                           std::size_t chunk_bytes = std::size_t{25} << 20);
+  ~ZeroRedundancyOptimizer() override;
 
   void step() override;
   void zero_grad(bool set_to_none = true) override;

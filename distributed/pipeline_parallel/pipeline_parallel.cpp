@@ -194,6 +194,11 @@ std::vector<double> measure_layers(const std::vector<PipelineLayer>& layers, con
   std::vector<double> seconds(layers.size(), 0.0);
   using Clock = std::chrono::steady_clock;
   if (!group || group->rank() == 0) {
+    const RandomPositionGuard random(random_position());
+    std::vector<std::pair<Tensor, Tensor>> buffers;  // and their values
+    for (const PipelineLayer& layer : layers)
+      for (const nn::Module* each : layer.modules)
+        for (const Tensor& buffer : each->buffers()) buffers.emplace_back(buffer, copy_contiguous(buffer));
     Tensor input = x;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const PipelineLayer& layer = layers[i];
@@ -211,6 +216,8 @@ std::vector<double> measure_layers(const std::vector<PipelineLayer>& layers, con
     }
     for (const PipelineLayer& layer : layers)
       for (nn::Module* each : layer.modules) each->zero_grad(/*set_to_none=*/true);
+    const NoGradGuard values_only;
+    for (const auto& [buffer, values] : buffers) buffer.copy_(values);
   }
   if (!group || group->world_size() == 1) return seconds;
   const Tensor all = move_values(tensor(seconds), x.device());

@@ -246,6 +246,11 @@ void PipelineParallel::State::guarded(int chunk, std::int64_t micro_batch, const
     // The neighbours wait for what does not come now.
     if (stages() > 1) group->abort(message);
     throw Error(message);
+  } catch (...) {
+    if (stages() > 1)
+      group->abort(fmt::format("[pipeline] stage {} of {}, micro-batch {}, {}: an exception that is no std::exception",
+                               stage_of(chunk), stages(), micro_batch, pass));
+    throw;
   }
 }
 

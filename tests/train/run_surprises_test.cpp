@@ -220,6 +220,26 @@ class Biased final : public data::Sampler {
   std::int64_t count_, first_;
 };
 
+TEST_F(RunSurprises, ModulesOfEachRankAreNotSavedFromRank0) {
+  testing::run_ranks(2, testing::Link::in_process, [&](distributed::ProcessGroup& group) {
+    Net net;
+    distributed::TrainingStep step(net, {.group = group.shared_from_this(), .ignored_modules = {"fc2"}});
+    optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
+    const data::DataLoader loader(samples(), {.batch_size = 8});
+    const auto train = [&](RunOptions options) {
+      options.progress = Progress::none;
+      const auto loss = [](nn::Module& module, const data::Batch& part) {
+        return cross_entropy(module.forward(part.x), part.y);
+      };
+      training::Run(step, optimizer, loader, loss, options).train();
+    };
+    train({.max_steps = 1});
+    for (const RunOptions& options :
+         {RunOptions{.checkpoint = file("c")}, RunOptions{.save = file("w")}, RunOptions{.max_grad_norm = 1.0}})
+      EXPECT_NE(error_of([&] { train(options); }).find("module 'fc2' is each rank's own"), std::string::npos);
+  });
+}
+
 // What a callback, a sampler or a broken memory may do to one rank.
 TEST_F(RunSurprises, RanksThatComeApartAreTold) {
   const auto errors = [&](std::int64_t first_of_rank1, bool meddles) {

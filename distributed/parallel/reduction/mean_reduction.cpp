@@ -7,6 +7,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/parallel/reduction/rank_reduction.h"
+#include "lockstep/nn/optim/gradients.h"
 
 namespace lockstep::distributed {
 
@@ -32,11 +33,12 @@ class MeanReduction final : public RankReduction {
         whole = grad.defined() && grad.is_same(bucket.described.gradients[i].tensor);
       }
       if (whole) {
+        bucket.memory.storage()->bump_version();
         fill_values(bucket.memory, 0.0);
         continue;
       }
       for (const std::size_t slot : bucket.slots)
-        if (const Tensor grad = parameters[slot].tensor.grad(); grad.defined()) fill_values(grad, 0.0);
+        optim::detail::zero_gradients({parameters[slot].tensor}, /*set_to_none=*/false);
     }
   }
 
@@ -65,6 +67,11 @@ class MeanReduction final : public RankReduction {
     const bool several = group_->world_size() > 1;
     if (!hook_) return several ? group_->all_reduce(bucket.memory, ReduceOp::avg) : nullptr;
     WorkPtr work = hook_->reduce(bucket.described, *group_);
+    LOCKSTEP_CHECK(
+        work,
+        "[DistributedDataParallel] the communication hook '{}' returned null for bucket {}; expected the work "
+        "after which the bucket holds the average",
+        hook_->name(), bucket.described.index);
     if (bucket.is_last() && several) use_work_ = group_->all_reduce(use_, ReduceOp::avg);
     return work;
   }

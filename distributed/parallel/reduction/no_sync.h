@@ -1,6 +1,6 @@
 #pragma once
 
-#include <utility>
+#include <memory>
 
 namespace lockstep::distributed {
 
@@ -11,12 +11,12 @@ class Reducer;
 class [[nodiscard]] NoSync {
  public:
   explicit NoSync(Reducer& reducer);
-  NoSync(NoSync&& other) noexcept : reducer_(std::exchange(other.reducer_, nullptr)), previous_(other.previous_) {}
+  NoSync(NoSync&& other) noexcept = default;
   NoSync& operator=(NoSync&&) = delete;
   ~NoSync();
 
  private:
-  Reducer* reducer_;  // null: moved from
+  std::shared_ptr<bool> synchronize_;  // null: moved from
   bool previous_;
 };
 

@@ -22,6 +22,7 @@ struct Bucket {
   OperationLabel label;
   std::vector<std::size_t> slots;     ///< the parameters, by their places in the reducer's list
   std::vector<std::int64_t> offsets;  ///< where each begins in `flat`
+  std::int64_t elements = 0;          ///< of `flat`
   std::size_t pending = 0;            ///< gradients that are missing
   WorkPtr work;
 

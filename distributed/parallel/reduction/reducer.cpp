@@ -67,6 +67,24 @@ Reducer::~Reducer() {
   for (std::size_t i = 0; i < slots_.size(); ++i) parameters_[i].tensor.remove_hook(slots_[i].hook);
 }
 
+/// Of a pass that a backward() has begun, until it ends: abandons it if the backward() does not come to its end.
+class Reducer::PassOfBackward {
+ public:
+  explicit PassOfBackward(Reducer& reducer) : reducer_(&reducer) {}
+  ~PassOfBackward() {
+    if (reducer_) reducer_->abandon_pass();
+  }
+  PassOfBackward(const PassOfBackward&) = delete;
+  PassOfBackward& operator=(const PassOfBackward&) = delete;
+  void finish() {
+    reducer_->finish_pass();
+    reducer_ = nullptr;
+  }
+
+ private:
+  Reducer* reducer_;
+};
+
 void Reducer::make_bucket(const std::vector<std::size_t>& slots, std::size_t index, std::size_t count) {
   Bucket bucket;
   bucket.slots = slots;
@@ -81,15 +99,22 @@ void Reducer::make_bucket(const std::vector<std::size_t>& slots, std::size_t ind
     elements += packed_elements(parameters_[slot].tensor.numel(), parameters_[slot].tensor.dtype());
     names.push_back(parameters_[slot].name);
   }
+  bucket.elements = elements;
   bucket.label = bucket_label(index, names);
-  reduction_->allocate(bucket, elements, options_of(parameters_[slots.front()].tensor),
-                       static_cast<std::int64_t>(parameters_.size()));
-  for (std::size_t i = 0; i < slots.size() && bucket.described.flat.defined(); ++i) {
-    const Shape& sizes = parameters_[slots[i]].tensor.sizes();
-    bucket.described.gradients.push_back(
-        {names[i], bucket.described.flat.as_strided(sizes, contiguous_strides(sizes), bucket.offsets[i])});
-  }
+  allocate(bucket);
   buckets_.push_back(std::move(bucket));
+}
+
+void Reducer::allocate(Bucket& bucket) {
+  reduction_->allocate(bucket, bucket.elements, options_of(parameters_[bucket.slots.front()].tensor),
+                       static_cast<std::int64_t>(parameters_.size()));
+  bucket.described.gradients.clear();
+  for (std::size_t i = 0; i < bucket.slots.size() && bucket.described.flat.defined(); ++i) {
+    const auto& [name, tensor] = parameters_[bucket.slots[i]];
+    bucket.described.gradients.push_back(
+        {name,
+         bucket.described.flat.as_strided(tensor.sizes(), contiguous_strides(tensor.sizes()), bucket.offsets[i])});
+  }
 }
 
 void Reducer::on_gradient(std::size_t index) {
@@ -99,16 +124,13 @@ void Reducer::on_gradient(std::size_t index) {
                  "got a gradient now and none in the first step; leave out static_graph",
                  parameters_[index].name);
   used_[index] = true;
-  if (!synchronize_) return;
+  if (!*synchronize_) return;
   if (!in_pass_) {
     begin_pass(/*computed=*/true);
-    Engine::queue_callback([this] { finish_pass(); });
+    Engine::queue_callback([pass = std::make_shared<PassOfBackward>(*this)] { pass->finish(); });
   }
-  LOCKSTEP_CHECK(
-      !slot.ready,
-      "[DistributedDataParallel] parameter '{}' got two gradients in one backward pass, or the pass before was "
-      "broken off by an exception; make a new DistributedDataParallel after an exception in backward()",
-      parameters_[index].name);
+  LOCKSTEP_CHECK(!slot.ready, "[DistributedDataParallel] parameter '{}' got two gradients in one backward pass",
+                 parameters_[index].name);
   mark_ready(index);
   trace_.last_gradient_ns = steady_now_ns();
   launch_ready_buckets();
@@ -233,8 +255,17 @@ void Reducer::abandon_pass() {
   in_pass_ = early_ = false;
   used_.assign(used_.size(), false);
   for (Bucket& bucket : buckets_) {
-    bucket.work.reset();
-    if (!bucket.described.flat.defined()) bucket.memory = {};
+    const bool may_write = std::exchange(bucket.work, nullptr) != nullptr;  // until it is waited for
+    if (!bucket.described.flat.defined()) {
+      bucket.memory = {};
+    } else if (may_write) {
+      for (std::size_t i = 0; i < bucket.slots.size(); ++i) {
+        const Tensor& parameter = parameters_[bucket.slots[i]].tensor;
+        if (parameter.grad().defined() && parameter.grad().is_same(bucket.described.gradients[i].tensor))
+          parameter.set_grad({});
+      }
+      allocate(bucket);
+    }
   }
   reduction_->abandon();
 }
@@ -251,12 +282,12 @@ void Reducer::drop_unused_gradients() {
     if (slots_[i].unused_everywhere) parameters_[i].tensor.set_grad({});
 }
 
-NoSync::NoSync(Reducer& reducer) : reducer_(&reducer), previous_(reducer.synchronize()) {
-  reducer_->set_synchronize(false);
+NoSync::NoSync(Reducer& reducer) : synchronize_(reducer.synchronize_), previous_(*synchronize_) {
+  *synchronize_ = false;
 }
 
 NoSync::~NoSync() {
-  if (reducer_) reducer_->set_synchronize(previous_);
+  if (synchronize_) *synchronize_ = previous_;
 }
 
 }  // namespace lockstep::distributed

@@ -49,8 +49,8 @@ class Reducer {
 
   /// Off: backward passes only add to the local gradients (gradient accumulation). The next synchronised pass reduces
   /// what has come together.
-  void set_synchronize(bool value) { synchronize_ = value; }
-  bool synchronize() const { return synchronize_; }  ///< as set last
+  void set_synchronize(bool value) { *synchronize_ = value; }
+  bool synchronize() const { return *synchronize_; }  ///< as set last
 
   /// Begins a step: Module::zero_grad() for its parameters.
   void clear_gradients();
@@ -66,8 +66,9 @@ class Reducer {
   /// what can be sent of them is. The pass ends with reduce_now(). All ranks make the same calls.
   void reduce_early(std::size_t first, std::size_t count);
 
-  /// After an exception in a pass: the next one begins anew. Buckets that this rank has not launched are not sent, so
-  /// ranks that wait for them wait until their deadline.
+  /// After an exception in a pass: the next one begins anew. Gradients whose reduction is under way are dropped.
+  /// Buckets that this rank has not launched are not sent, so ranks that wait for them wait until their deadline. A
+  /// pass of a backward() that an exception breaks off is abandoned by itself.
   void abandon_pass();
 
   /// Names of the parameters that got no gradient on this rank in the last synchronised pass, nor in those that
@@ -94,7 +95,11 @@ class Reducer {
     bool absent = false;             // from the static graph
   };
 
+  class PassOfBackward;
+  friend class NoSync;
+
   void make_bucket(const std::vector<std::size_t>& slots, std::size_t index, std::size_t count);
+  void allocate(Bucket& bucket);
   void on_gradient(std::size_t slot);
   void begin_pass(bool computed);
   void mark_ready(std::size_t slot);
@@ -112,9 +117,9 @@ class Reducer {
   std::vector<Slot> slots_;  // by parameter
   std::vector<bool> used_;   // has got a gradient since the last synchronised pass, be it in a pass of its own
   std::vector<Bucket> buckets_;
-  bool early_ = false;           // the pass was begun by reduce_early()
-  std::size_t next_bucket_ = 0;  // the first one not launched
-  bool synchronize_ = true;
+  bool early_ = false;                                                // the pass was begun by reduce_early()
+  std::size_t next_bucket_ = 0;                                       // the first one not launched
+  std::shared_ptr<bool> synchronize_ = std::make_shared<bool>(true);  // a NoSync may live longer
   double weight_ = 1.0;
   bool in_pass_ = false;
   bool computed_ = false;  // the pass has a backward() on this rank

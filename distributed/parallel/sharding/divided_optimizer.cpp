@@ -31,7 +31,11 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimize
   group_ = step.ranks_->group().shared_from_this();
   division_ = step.ranks_->division();
   set_up(chunk_bytes);
-  if (division_) division_->has_optimizer = true;
+  if (division_) ++division_->optimizers;
+}
+
+ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() {
+  if (division_) --division_->optimizers;
 }
 
 void ZeroRedundancyOptimizer::divide_by_flats() {

@@ -1,6 +1,9 @@
 #include "lockstep/distributed/parallel/sharding/division.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
@@ -62,6 +65,21 @@ NamedModule find_module(nn::Module& root, const std::string& name) {
 }
 
 }  // namespace
+
+std::shared_ptr<Division> Division::make(nn::Module& module, const TrainingStepOptions& options, int rank, int world) {
+  static std::mutex mutex;
+  static std::map<const nn::Module*, std::weak_ptr<Division>> divided;
+  const std::lock_guard lock(mutex);
+  std::erase_if(divided, [](const auto& each) { return each.second.expired(); });
+  LOCKSTEP_CHECK(
+      !divided.contains(&module),
+      "[TrainingStep] what this module's gradients and parameters are divided by is another step, which "
+      "lives still (zero = {} here); make one step of a module, or let go of the former and of its optimizer",
+      options.zero);
+  auto made = std::make_shared<Division>(module, options, rank, world);
+  divided[&module] = made;
+  return made;
+}
 
 Division::Division(nn::Module& module, const TrainingStepOptions& options, int rank_, int world_)
     : rank(rank_),

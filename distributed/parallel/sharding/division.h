@@ -56,6 +56,8 @@ struct Unit {
 /// Where the ranks hold a part of a model, a parameter that other parts have too is alone in its flat. One part reduces
 /// its gradient, and each of its ranks gives its block to the rank with the same number in the others.
 struct Division {
+  /// Throws Error while another one of the module lives: it would take away the gradients of this one.
+  static std::shared_ptr<Division> make(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
   Division(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
   ~Division();
 
@@ -71,7 +73,7 @@ struct Division {
   std::size_t reduced_flats = 0, trained_flats = 0;
   std::vector<Unit> units;
   std::vector<bool> has_gradient;     ///< by trained parameter
-  bool has_optimizer = false;         ///< one that knows of the division
+  int optimizers = 0;                 ///< that know of the division, and live
   ParameterShards* shards = nullptr;  ///< while there are some
 
   /// This rank's elements of a flat.

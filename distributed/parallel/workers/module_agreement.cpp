@@ -13,12 +13,12 @@ namespace lockstep::distributed {
 namespace {
 
 // One line for each tensor.
-std::string describe_state(const nn::Module& module) {
+std::string describe_state(const SharedState& state) {
   std::string text;
-  for (const auto& [name, tensor] : module.named_parameters())
+  for (const auto& [name, tensor] : state.parameters)
     text += fmt::format("parameter {} {} {}{}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()),
                         tensor.requires_grad() ? "" : " (frozen)");
-  for (const auto& [name, tensor] : module.named_buffers())
+  for (const auto& [name, tensor] : state.buffers)
     text += fmt::format("buffer {} {} {}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()));
   return text;
 }
@@ -64,7 +64,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
 
 }  // namespace
 
-void check_agreement(const nn::Module& module, const TrainingStepOptions& options, ProcessGroup& group) {
+void check_agreement(const SharedState& state, Device device, const TrainingStepOptions& options, ProcessGroup& group) {
   static const OperationLabel label("comparison of the modules");
   const LabelScope scope(label);
   if (group.world_size() == 1) return;
@@ -74,15 +74,13 @@ void check_agreement(const nn::Module& module, const TrainingStepOptions& option
     const char* remedy;
   };
   const Compared both[] = {{describe_options(options), "choice of options", "pass the same options on every rank"},
-                           {describe_state(module), "model", "build the same model on every rank"}};
+                           {describe_state(state), "model", "build the same model on every rank"}};
   std::vector<std::int64_t> words;
   for (const Compared& each : both) {
     words.push_back(fnv1a(each.text));
     words.push_back(static_cast<std::int64_t>(each.text.size()));
   }
   const auto count = static_cast<std::int64_t>(words.size());
-  // The device of the module is one the group can work on.
-  const Device device = module.device();
   const Tensor mine = tensor(words, device), all = empty({count * group.world_size()}, options_of(mine));
   group.all_gather(all, mine)->wait();
   const std::vector<std::int64_t> seen = all.to_vector<std::int64_t>();

@@ -3,15 +3,17 @@
 #include <vector>
 
 #include "lockstep/distributed/parallel/options.h"
+#include "lockstep/distributed/parallel/workers/shared_state.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/nn/module.h"
 
 namespace lockstep::distributed {
 
-/// Throws Error on every rank unless all ranks hold a module with the same names, shapes and dtypes in the same order,
-/// and were given the same options, as far as they decide what the ranks send each other. The message names the ranks
-/// that differ from rank 0 and, on those, the first difference.
-void check_agreement(const nn::Module& module, const TrainingStepOptions& options, ProcessGroup& group);
+/// Throws Error on every rank unless what all ranks are to hold of a module has the same names, shapes and dtypes in
+/// the same order, and they were given the same options, as far as they decide what the ranks send each other. The
+/// message names the ranks that differ from rank 0 and, on those, the first difference. `device` is one the group can
+/// work on.
+void check_agreement(const SharedState& state, Device device, const TrainingStepOptions& options, ProcessGroup& group);
 
 /// The parameters that did not require gradients when a step was made. Nobody would reduce their gradients.
 class FrozenParameters {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -50,6 +51,24 @@ class StepHere {
                      passes_of(0), rank, passes_of(rank), samples_);
   }
 
+  void check_recorded(const ProcessGroup& group, const char* what) const {
+    if (options_.logical_shards == 0) return;
+    const auto job_ranks = [](const ProcessGroup& of) {
+      std::vector<int> ranks = of.options().ranks;
+      for (int r = 0; of.options().ranks.empty() && r < of.world_size(); ++r) ranks.push_back(r);
+      std::ranges::sort(ranks);
+      return ranks;
+    };
+    std::vector<int> both;
+    std::ranges::set_intersection(job_ranks(group), job_ranks(*options_.ranks()), std::back_inserter(both));
+    LOCKSTEP_CHECK(
+        both.size() < 2,
+        "[{}] was called in the loss of a step in lockstep mode by ranks that share its batch: each computes its "
+        "logical shards one by one, so that what a shard gets from others depends on the number of ranks; leave out "
+        "logical_shards (now {}), or call it on a group of ranks that compute the same samples",
+        what, options_.logical_shards);
+  }
+
  private:
   std::size_t passes_of(int rank) const {
     const std::int64_t shards = options_.logical_shards;
@@ -70,11 +89,16 @@ thread_local const StepHere* StepHere::now_ = nullptr;
 
 }  // namespace
 
+void Ranks::check_recorded(const ProcessGroup& group, const char* what) {
+  if (StepHere::now()) StepHere::now()->check_recorded(group, what);
+}
+
 Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
     : module_(module),
       group_(options.ranks()),
       options_(options),
-      buffers_(module.buffers()),
+      shared_(shared_state(module, options)),
+      buffers_(shared_.buffers.values()),
       frozen_(module),
       same_batch_(group_),
       sums_(make_sums(module, *group_, options)) {
@@ -90,11 +114,9 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
     runner_ = std::move(whole);
   }
   if (group_->rank() == 0) runner_->look_for_unregistered();
-  check_agreement(module_, options_, *group_);
+  check_agreement(shared_, module_.device(), options_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
-  std::vector<Tensor> state = module_.parameters();
-  state.insert(state.end(), buffers_.begin(), buffers_.end());
-  broadcast_coalesced(state, *group_);
+  broadcast_coalesced(shared_.tensors(), *group_);
   if (options_.zero != 0) {
     divide();
     return;
@@ -104,10 +126,8 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
 }
 
 void Ranks::divide() {
-  LOCKSTEP_CHECK(!ParameterShards::of(module_),
-                 "[TrainingStep] the parameters of this module are divided by another step; make one step of a module");
   const Device device = module_.device();
-  division_ = std::make_shared<Division>(module_, options_, group_->rank(), group_->world_size());
+  division_ = Division::make(module_, options_, group_->rank(), group_->world_size());
   std::vector<std::vector<std::size_t>> buckets;
   for (std::size_t f = 0; f < division_->reduced_flats; ++f) buckets.push_back(division_->flats[f].members);
   if (division_->values_too) {
@@ -123,7 +143,7 @@ void Ranks::divide() {
 
 // An undivided optimizer would find no gradients, and change nothing.
 void Ranks::check_optimizer() const {
-  LOCKSTEP_CHECK(division_->has_optimizer || std::ranges::none_of(division_->has_gradient, std::identity()),
+  LOCKSTEP_CHECK(division_->optimizers > 0 || std::ranges::none_of(division_->has_gradient, std::identity()),
                  "[TrainingStep] the last step's gradients are divided over {} ranks (zero = {}), and no "
                  "ZeroRedundancyOptimizer was made with this step to use them; make one, as zero_redundancy() does",
                  division_->world, options_.zero);
@@ -158,6 +178,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   // In lockstep mode every call is a step of all ranks; else no_sync() may make several of one.
   group_->set_step(static_cast<std::int64_t>(step), /*checked=*/sums_ != nullptr);
   reducer_->clear_gradients();
+  for (const Tensor& own : shared_.own_parameters) own.set_grad({});
   share_buffers(std::exchange(buffers_root_, 0));
   // Ranks draw as different shards of the step, so that dropout differs between them.
   const RandomKeyGuard key(step, static_cast<std::uint32_t>(group_->rank()));
@@ -201,16 +222,26 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
     if (runner_->pending())
       runner_->finish(options_.model_part && !sums_ ? reduction.total_count()
                                                     : reduction.divisor(*runner_, part.global_size));
+    else if (!sums_)
+      check_divisor(reduction.total_count());
     if (shards_) shards_->play_last_pass();
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {
-    if (sums_ || division_) abandon();
+    abandon();
     throw;
   }
   if (reducer_->synchronize()) reducer_->drop_unused_gradients();
+  finish_own(scale);
   runner_->after_reduction();
   return reduction.mean_loss();
+}
+
+// What is averaged has been divided by the number of ranks; these have not.
+void Ranks::finish_own(double scale) const {
+  const NoGradGuard no_grad;
+  for (const Tensor& own : shared_.own_parameters)
+    if (const Tensor grad = own.grad(); grad.defined()) grad.mul_(1.0 / scale);
 }
 
 std::optional<Tensor> Ranks::join_step(const data::Batch& own, std::uint64_t step, const LossFunction& loss) {
@@ -236,23 +267,39 @@ void Ranks::share_buffers(int root) {
 }
 
 Tensor Ranks::forward(Tensor x) {
+  Tensor out;
+  const std::int64_t samples = joining_ ? x.size(0) : 0;
+  const auto compute = [&] {
+    out = module_(std::move(x));
+    return out.requires_grad();
+  };
+  forward(compute, samples);
+  return out;
+}
+
+void Ranks::forward(const std::function<bool()>& compute, std::optional<std::int64_t> samples) {
   check_whole_model(options_.model_part != nullptr, "the module's operator()");
   check_not_lockstep(is_lockstep() && GradMode::enabled() && module_.is_training(), "the module's operator()");
+  LOCKSTEP_CHECK(!joining_ || samples,
+                 "[DistributedDataParallel] join() weights each rank by the samples of `ddp(x)`, and a function was "
+                 "called instead, whose samples are not known; use join_step()");
   const bool trains = !division_ || division_->trained > 0;  // else another model's step reads it
   if (!trains && StepHere::now()) StepHere::now()->check_even(*group_);
   if (GradMode::enabled() && !sums_) {
     frozen_.check();
     if (trains && module_.is_training() && reducer_->synchronize())
       group_->set_step(static_cast<std::int64_t>(reducer_->passes()));
-    if (joining_) announce(x.size(0));
+    if (joining_) announce(*samples);
     share_buffers(joining_ ? join_step_.first : 0);
   }
-  if (!shards_) return module_(std::move(x));
+  if (!shards_) {
+    compute();
+    return;
+  }
   shards_->begin_forward();
   try {
-    Tensor out = module_(std::move(x));
-    shards_->end_forward(/*recorded=*/GradMode::enabled() && out.requires_grad());
-    return out;
+    const bool recorded = compute();
+    shards_->end_forward(recorded && GradMode::enabled());
   } catch (...) {
     shards_->abandon();
     throw;
@@ -306,15 +353,14 @@ void Ranks::follow(const std::function<void()>& keep_up) {
     if (keep_up) keep_up();
   }
   if (join_step_.ranks == 0) return;  // nobody ever had a sample
-  std::vector<Tensor> state = module_.parameters();
-  state.insert(state.end(), buffers_.begin(), buffers_.end());
-  broadcast_coalesced(state, *group_, join_step_.first);
+  broadcast_coalesced(shared_.tensors(), *group_, join_step_.first);
 }
 
 std::string Ranks::capture_obstacle() const {
   if (options_.model_part) return "the stages of a pipeline send each other what they compute, through the host";
   if (sums_) return "lockstep mode adds up on the host what the shards count";
   if (division_) return "gradients are divided over ranks, which waits on the host";
+  if (!shared_.own_parameters.empty()) return "the gradients of ignored_modules are made anew in each step";
   if (options_.hook && !options_.hook->is_replayable())
     return fmt::format("the communication hook '{}' does not do the same in every step", options_.hook->name());
   if (const std::string layer = first_sync_batch_norm(module_); !layer.empty())

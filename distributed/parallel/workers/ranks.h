@@ -16,6 +16,7 @@
 #include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
 #include "lockstep/distributed/parallel/workers/same_batch.h"
+#include "lockstep/distributed/parallel/workers/shared_state.h"
 #include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 #include "lockstep/nn/module.h"
 
@@ -39,10 +40,18 @@ class Ranks {
   /// PyTorch's idiom: see DistributedDataParallel. In the loss of another model's step, of a divided model without
   /// trained parameters: Error unless the ranks compute that loss equally often.
   Tensor forward(Tensor x);
+  /// The same around `compute`, which calls the module and returns whether backward() will follow. `samples`: of which
+  /// its loss will be the mean, if they are known.
+  void forward(const std::function<bool()>& compute, std::optional<std::int64_t> samples);
   void join(const std::function<void()>& loop, const std::function<void()>& keep_up);
+
+  /// Of a collective that a loss calls: Error in a lockstep step of this thread whose ranks are in `group` too, since
+  /// they compute different shards, one by one.
+  static void check_recorded(const ProcessGroup& group, const char* what);
 
   ProcessGroup& group() { return *group_; }  ///< the ranks
   Reducer& reducer() { return *reducer_; }   ///< of the gradients
+  const std::vector<std::string>& ignored_modules() const { return options_.ignored_modules; }
   bool is_lockstep() const { return sums_ != nullptr; }
   const std::shared_ptr<Division>& division() const { return division_; }     ///< of gradients; null: they are whole
   const std::shared_ptr<ParameterShards>& shards() const { return shards_; }  ///< null: parameters are whole
@@ -55,6 +64,7 @@ class Ranks {
   void divide();
   void check_optimizer() const;
   bool can_divide_later() const;
+  void finish_own(double scale) const;
   Tensor compute(const data::Batch& part, std::uint64_t step, const LossFunction& loss, bool empty_slices);
   void share_buffers(int root);
   void announce(std::int64_t samples);
@@ -63,7 +73,8 @@ class Ranks {
   nn::Module& module_;
   ProcessGroupPtr group_;
   TrainingStepOptions options_;
-  std::vector<Tensor> buffers_;
+  SharedState shared_;
+  std::vector<Tensor> buffers_;  // the shared ones
   FrozenParameters frozen_;
   SameBatch same_batch_;
   std::unique_ptr<ShardSums> sums_;  // in lockstep mode

@@ -187,5 +187,15 @@ TEST(AsyncCheckpoint, WhatFailsIsThrownOnAllRanksByTheNextCall) {
     });
 }
 
+TEST(AsyncCheckpoint, MayEndWithWhatIsNoException) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    const TemporaryPath file;
+    Training training(group, 0);
+    AsyncCheckpoint checkpoint(*group);
+    checkpoint.set_on_written([](const std::string&, std::int64_t) { throw 42; });
+    checkpoint.save(file.text(), training.tower, *training.optimizer, {});
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed

@@ -3,6 +3,7 @@
 #include "lockstep/distributed/parallel/recorded_collectives.h"
 
 #include "lockstep/autograd/backward.h"
+#include "lockstep/distributed/parallel/step.h"
 #include "tests/distributed/parallel/training_support.h"
 
 namespace lockstep::distributed {
@@ -113,6 +114,23 @@ TEST(RecordedCollectives, SayWhatDoesNotFit) {
     expect(error_of([&] { functional::all_gather(x, {1, 1}, group); }), "gives 1 rows, of which it has 3");
     expect(error_of([&] { functional::all_gather(tensor({std::int64_t{1}}), group); }), "floating-point");
     expect(error_of([&] { functional::all_reduce(x, nullptr); }), "the group is null");
+  });
+}
+
+TEST(RecordedCollectives, AreRefusedWhereShardsAreComputedOneByOne) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    const ProcessGroupPtr others = group->split(0), own = group->split(group->rank());
+    Net net;
+    TrainingStep step(net, {.group = group, .logical_shards = 2});
+    const auto error = [&](const ProcessGroupPtr& of) {
+      return error_of([&] {
+        step(make_batch(8), [&](nn::Module& module, const data::Batch& part) -> LossValue {
+          return cross_entropy(functional::all_reduce(module.forward(part.x), of), part.y);
+        });
+      });
+    };
+    EXPECT_EQ(error(own), "");
+    EXPECT_NE(error(others).find("[all_reduce] was called in the loss of a step in lockstep mode"), std::string::npos);
   });
 }
 

@@ -1,0 +1,85 @@
+// What programs do with a step that its authors would not: exceptions in backward(), modules of several arguments,
+// a guard that lives longer than its model, batches in which nothing counts.
+
+#include <optional>
+#include <utility>
+
+#include "lockstep/autograd/backward.h"
+#include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "tests/distributed/parallel/training_support.h"
+
+namespace lockstep::distributed {
+namespace {
+
+using namespace testing;
+using lockstep::testing::error_of;
+
+TEST(UnusualSteps, AnExceptionInBackwardLeavesTheNextPassWhole) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Net net;
+    set_weights(net);
+    DistributedDataParallel ddp(net, group, {.first_bucket_bytes = 16, .bucket_bytes = 16});
+    const data::Batch batch = make_batch(8), part = part_of(batch, group->rank() * 4, 4);
+    const std::uint64_t hook = net.fc1.weight.register_hook([](const Tensor&) { throw Error("in a hook"); });
+    EXPECT_EQ(error_of([&] { cross_entropy(ddp(part.x), part.y).backward(); }), "in a hook");
+    net.fc1.weight.remove_hook(hook);
+    net.zero_grad();
+    cross_entropy(ddp(part.x), part.y).backward();
+    Net alone;
+    set_weights(alone);
+    mean_loss(alone, batch).backward();
+    EXPECT_LT(largest_difference(gradients_of(net), gradients_of(alone)), 1e-6);
+    const auto of_first_layer = [](Net& of, const Tensor& x) { return of.fc1(x).square().mean(); };
+    net.zero_grad();
+    ddp([&] { return of_first_layer(net, part.x); }).backward();
+    alone.zero_grad();
+    of_first_layer(alone, batch.x).backward();
+    EXPECT_LT(
+        largest_difference({net.fc1.weight.grad().to_vector<double>()}, {alone.fc1.weight.grad().to_vector<double>()}),
+        1e-6);
+  });
+}
+
+TEST(UnusualSteps, TakesModulesOfAnyArguments) {
+  struct Pair : nn::ModuleOf<Pair> {
+    nn::Linear left{this, "left", kFeatures, kClasses}, right{this, "right", kFeatures, kClasses};
+    std::pair<Tensor, Tensor> forward(const Tensor& a, const Tensor& b) { return {left(a), right(b)}; }
+  };
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Pair net, alone;
+    for (Pair* each : {&net, &alone}) set_weights(*each);
+    DistributedDataParallel ddp(net, group);
+    const data::Batch batch = make_batch(8), part = part_of(batch, group->rank() * 4, 4);
+    const auto [a, b] = ddp([&] { return net(part.x, part.x * 2.0); });
+    cross_entropy(a + b, part.y).backward();
+    const auto [c, d] = alone(batch.x, batch.x * 2.0);
+    cross_entropy(c + d, batch.y).backward();
+    EXPECT_LT(largest_difference(gradients_of(net), gradients_of(alone)), 1e-6);
+    EXPECT_NE(error_of([&] { ddp.join([&] { ddp([&] { return net(part.x, part.x).first; }); }); }).find("join_step()"),
+              std::string::npos);
+  });
+}
+
+TEST(UnusualSteps, NoSyncMayLiveLongerThanItsModel) {
+  Net net;
+  std::optional<DistributedDataParallel> ddp(std::in_place, net, make_single_process_group());
+  std::optional<NoSync> guard(ddp->no_sync());
+  ddp.reset();
+  guard.reset();
+}
+
+// The loss of the only sample counts nothing, as of a batch that is masked as a whole.
+TEST(UnusualSteps, NothingThatCountsIsAnErrorOnRanksWithoutSamplesToo) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Net net;
+    TrainingStep step(net, {.group = group});
+    const auto masked = [](nn::Module& module, const data::Batch& part) {
+      return LossValue::sum((module.forward(part.x) * 0.0).sum(), 0.0);
+    };
+    EXPECT_NE(error_of([&] { step(make_batch(1), masked); }).find("count 0"), std::string::npos);
+    step(make_batch(1), mean_loss);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::distributed
