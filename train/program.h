@@ -70,6 +70,9 @@ class Program {
   /// parsed.
   void add_mesh(std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose);
 
+  /// Whether the command line has the option "--name"; for Check and Body.
+  bool is_given(const std::string& name) const;
+
   /// Defaults of the common options, for the program to change before main(): epochs, batch size, unit, ...
   WorkerOptions& workers();
   /// The same for those of the run.
