@@ -95,10 +95,11 @@ void Program::Options::add_common() {
       ->group(who);
 
   const std::string how = "How to train";
-  app.add_option("--epochs", run.epochs, "Passes over the training set")
-      ->check(number<std::int64_t>(1))
-      ->capture_default_str()
-      ->group(how);
+  if (run.epochs > 0)
+    app.add_option("--epochs", run.epochs, "Passes over the training set")
+        ->check(number<std::int64_t>(1))
+        ->capture_default_str()
+        ->group(how);
   app.add_option("--max-steps", run.max_steps, "Stop after this many steps; 0: no limit")
       ->check(number<std::int64_t>(0))
       ->capture_default_str()

@@ -114,7 +114,6 @@ void check(const training::Program& program, const Options& o, const training::W
   require(!program.is_given("--lora-alpha") || o.lora > 0, "--lora-alpha belongs to --lora");
   require(!program.is_given("--preset") || o.model.empty(),
           "--preset is the size of a new model, and --model is one that exists; leave out one of them");
-  require(!program.is_given("--epochs"), "--epochs is not for gpt_train, which draws its windows; pass --max-steps");
   require(o.min_lr.value_or(0.0) <= learning_rate(o),
           fmt::format("--min-lr {} is above the learning rate, {}, which falls to it; pass a larger --lr or a smaller "
                       "--min-lr",
@@ -334,6 +333,7 @@ int main(int argc, char** argv) {
     return gpt::choose_mesh(processes, apps::shape_of(options), workers, options.mesh);
   });
   program.workers().batch_size = 12;
+  program.run().epochs = 0;
   program.run().max_steps = 2000;
   program.run().unit = "tokens";
   const auto check = [&](const training::WorkerOptions& workers, training::RunOptions& run) {

@@ -176,7 +176,7 @@ TEST(GptProgramsRefuse, InOneClearLine) {
       {{LOCKSTEP_GPT_TRAIN, "--preset", "huge"}, "huge"},
       {{LOCKSTEP_GPT_TRAIN, "--lora-alpha", "8"}, "--lora-alpha belongs to --lora"},
       {{LOCKSTEP_GPT_TRAIN, "--preset", "nano", "--model", "x"}, "--preset is the size of a new model"},
-      {{LOCKSTEP_GPT_TRAIN, "--epochs", "2"}, "--epochs is not for gpt_train"},
+      {{LOCKSTEP_GPT_TRAIN, "--epochs", "2"}, "not expected: 2 --epochs"},
       {{LOCKSTEP_GPT_TRAIN, "--min-lr", "0.01"}, "--min-lr 0.01 is above the learning rate, 0.002"},
       {{LOCKSTEP_GPT_TRAIN, "--text", "/nonexistent"}, "cannot open '/nonexistent': No such file"},
       {{LOCKSTEP_GPT_TRAIN, "--text", "/"}, "'/' is a directory; expected a file"},
