@@ -19,6 +19,7 @@
 #include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
 #include "lockstep/core/thread_pool.h"
+#include "lockstep/data/cifar.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/image.h"

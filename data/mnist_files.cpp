@@ -80,7 +80,7 @@ const MnistVariant& mnist_variant() {
       .subfolders = {"mnist", fs::path("MNIST") / "raw"},
       .mean = 0.1307f,
       .std = 0.3081f,
-      .remedy = "run scripts/get_mnist.sh, or set LOCKSTEP_DATA to the folder above mnist/"};
+      .remedy = "run scripts/get_mnist.sh of lockstep's sources, or set LOCKSTEP_DATA to the folder above mnist/"};
   return variant;
 }
 
@@ -92,7 +92,7 @@ const MnistVariant& fashion_mnist_variant() {
       .std = 0.3530f,
       .remedy =
           "install the package dataset-fashion-mnist, or set LOCKSTEP_DATA to the folder above fashion-mnist/ "
-          "(for MNIST itself run scripts/get_mnist.sh)"};
+          "(for MNIST itself run scripts/get_mnist.sh of lockstep's sources)"};
   return variant;
 }
 

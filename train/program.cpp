@@ -71,6 +71,10 @@ void Program::add_mesh(std::function<distributed::MeshSizes(int processes, const
   options_->choose_mesh = std::move(choose);
 }
 
+bool Program::is_given(const std::string& name) const {
+  return options_->app.count(name) > 0;
+}
+
 WorkerOptions& Program::workers() {
   return options_->workers;
 }

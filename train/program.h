@@ -70,9 +70,12 @@ class Program {
   /// parsed.
   void add_mesh(std::function<distributed::MeshSizes(int processes, const WorkerOptions& workers)> choose);
 
+  /// Whether the command line has the option "--name"; for Check and Body.
+  bool is_given(const std::string& name) const;
+
   /// Defaults of the common options, for the program to change before main(): epochs, batch size, unit, ...
   WorkerOptions& workers();
-  /// The same for those of the run.
+  /// The same for those of the run. Without epochs (0) there is no --epochs, and Check sets how many there are.
   RunOptions& run();
 
   /// Called when the command line has been parsed, before anything else: fills settings and checks the program's own

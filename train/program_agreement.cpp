@@ -13,13 +13,13 @@ namespace lockstep::training {
 namespace {
 
 /// The options of which each rank may have its own. An option that is not here, a new one too, is compared.
-constexpr std::array<std::string_view, 24> kMayDiffer{
+constexpr std::array<std::string_view, 23> kMayDiffer{
     // A rank's place, and how it gets there; what must fit there, the meeting of the ranks finds out.
     "--help", "--version", "--mode", "--device", "--devices", "--nproc", "--backend", "--init-method", "--rank",
     "--world-size", "--local-rank", "--timeout", "--threads",
     // Files, which are rank 0's business, and what a rank prints.
     "--checkpoint", "--keep-checkpoints", "--resume", "--save", "--metrics", "--trace", "--trace-hashes", "--profile",
-    "--tensorboard", "--no-progress",
+    "--no-progress",
     // Kernels one by one give the bits of a graph.
     "--no-graph"};
 

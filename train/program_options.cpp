@@ -55,21 +55,26 @@ void Program::Options::add_common() {
                  "single, dp (several devices) or ddp (several processes); default: ddp under a launcher")
       ->check(CLI::IsMember({"single", "dp", "ddp"}))
       ->group(who);
-  app.add_option("--device", workers.device, "auto, cpu or cuda")
+  app.add_option("--device", workers.device, "auto (CUDA devices if there are any), cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str()
       ->group(who);
   app.add_option("--nproc", nproc, "ddp without a launcher: start this many local processes")
       ->check(number(1, 1024))
       ->group(who);
-  app.add_option("--devices", devices, "dp: device indices, such as 0,1")
+  app.add_option("--devices", devices,
+                 "dp: device indices, such as 0,1; default: all GPUs, or two logical devices of the CPU")
       ->delimiter(',')
       ->check(number(0, 1023))
       ->group(who);
   app.add_option("--backend", workers.job.backend,
                  "auto (nccl for CUDA devices; else shared memory on one machine, else gloo), shm, gloo, mpi or nccl")
       ->check(CLI::IsMember({"auto", "shm", "gloo", "mpi", "nccl"}))
+      ->capture_default_str()
       ->group(who);
-  app.add_option("--init-method", workers.job.init_method, "env://, tcp://HOST:PORT or file:///PATH")->group(who);
+  app.add_option("--init-method", workers.job.init_method,
+                 "ddp: env://, tcp://HOST:PORT or file:///PATH; default: env:// in what a launcher starts")
+      ->group(who);
   auto* const rank = app.add_option("--rank", workers.job.rank, "This process among --world-size, without a launcher")
                          ->check(number(0, distributed::kMostRanks - 1))
                          ->group(who);
@@ -82,22 +87,33 @@ void Program::Options::add_common() {
   app.add_option("--local-rank", ignored)->group("");
   app.add_option("--timeout", timeout, "Deadline in seconds of the meeting and of each collective")
       ->check(number(0.001, 86400.0))
+      ->capture_default_str()
       ->group(who);
-  app.add_option("--threads", workers.threads, "Threads of each process")->check(number(1, 1024))->group(who);
+  app.add_option("--threads", workers.threads,
+                 "Threads of each process; default: LOCKSTEP_NUM_THREADS, OMP_NUM_THREADS, or the cores it may use")
+      ->check(number(1, 1024))
+      ->group(who);
 
   const std::string how = "How to train";
-  app.add_option("--epochs", run.epochs, "Passes over the training set")->check(number<std::int64_t>(1))->group(how);
-  app.add_option("--max-steps", run.max_steps, "Stop after this many steps")
+  if (run.epochs > 0)
+    app.add_option("--epochs", run.epochs, "Passes over the training set")
+        ->check(number<std::int64_t>(1))
+        ->capture_default_str()
+        ->group(how);
+  app.add_option("--max-steps", run.max_steps, "Stop after this many steps; 0: no limit")
       ->check(number<std::int64_t>(0))
+      ->capture_default_str()
       ->group(how);
   app.add_option("--batch-size", workers.batch_size, "Samples a step, over all devices and processes together")
       ->check(number<std::int64_t>(1))
+      ->capture_default_str()
       ->group(how);
   app.add_option("--seed", workers.seed, "Seed of weights, data order and dropout")
       ->check(number<std::uint64_t>())
+      ->capture_default_str()
       ->group(how);
   app.add_option("--lockstep", workers.logical_shards,
-                 "Logical shards, a power of two: the same bits on any number of workers up to it")
+                 "Logical shards, a power of two: the same bits on any number of workers up to it; default: off")
       ->check(number<std::int64_t>())
       ->group(how);
   app.add_flag("--lockstep-portable", workers.portable,
@@ -119,16 +135,20 @@ void Program::Options::add_common() {
   app.add_option("--accumulate", workers.accumulate,
                  "Compute each step in this many slices, one after the other: less memory, the same gradients")
       ->check(number<std::int64_t>())
+      ->capture_default_str()
       ->group(how);
   app.add_option("--amp", amp, "Mixed precision, off, bf16 or fp16: products and convolutions in that type")
       ->check(CLI::IsMember({"off", "bf16", "fp16"}))
+      ->capture_default_str()
       ->group(how);
   app.add_option("--compress", compress, "ddp: how gradients travel: none, fp16, bf16 or powersgd")
       ->check(CLI::IsMember({"none", "fp16", "bf16", "powersgd"}))
+      ->capture_default_str()
       ->group(how);
-  app.add_flag("--zero{1}", workers.zero,
-               "ddp: divide the optimizer's state over the processes (ZeRO-1); --zero=2 gradients too, --zero=3 "
-               "parameters too; in lockstep mode the same bits")
+  app.add_flag(
+         "--zero{1}", workers.zero,
+         "ddp: divide the optimizer's state over the processes (ZeRO-1); write --zero=2, with the =, for gradients "
+         "too, --zero=3 for parameters too; in lockstep mode the same bits")
       ->check(CLI::IsMember({1, 2, 3}))
       ->group(how);
   app.add_option(
@@ -136,22 +156,26 @@ void Program::Options::add_common() {
          "--zero=3: parameters travel as fp32, or as bf16, rounded: half the bytes, and with --lockstep the same "
          "bits on any number of workers, but not those of fp32")
       ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str()
       ->group(how);
   app.add_flag("!--no-graph", run.graph, "CUDA: start kernels one by one instead of each step as a CUDA graph")
       ->group(how);
 
   const std::string files = "Files";
-  app.add_option("--checkpoint", run.checkpoint, "Training checkpoint to write, at the end and on SIGTERM")
+  app.add_option("--checkpoint", run.checkpoint,
+                 "Training checkpoint to write, at the end and on SIGTERM; default: none")
       ->group(files);
-  app.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints")
+  app.add_option("--checkpoint-every", run.checkpoint_every, "Steps between checkpoints; 0, the default: none by steps")
       ->check(number<std::int64_t>(0))
       ->group(files);
-  app.add_option("--checkpoint-minutes", run.checkpoint_minutes, "Minutes between checkpoints")
+  app.add_option("--checkpoint-minutes", run.checkpoint_minutes,
+                 "Minutes between checkpoints; 0, the default: none by time")
       ->check(number(0.0))
       ->group(files);
   app.add_flag("--checkpoint-async", run.checkpoint_async, "Go on training while a checkpoint is written")
       ->group(files);
-  app.add_option("--keep-checkpoints", run.keep_checkpoints, "The last so many checkpoints, by step, beside the newest")
+  app.add_option("--keep-checkpoints", run.keep_checkpoints,
+                 "The last so many checkpoints, by step, beside the newest; 1, the default: the newest alone")
       ->check(number<std::int64_t>(1))
       ->group(files);
   app.add_option(
@@ -165,14 +189,13 @@ void Program::Options::add_common() {
   app.add_option("--trace-hashes", run.trace_hashes, "Write hashes of each step's tensors, for lockstep-bisect")
       ->group(files);
   app.add_option("--profile", run.profile, "Write a Chrome trace of the kernels of ten steps")->group(files);
-  app.add_option("--tensorboard", tensorboard, "Folder for TensorBoard event files")->group(files);
   app.add_flag("--no-progress", no_progress, "Print plain lines even on a terminal")->group(files);
   note_defaults();
 }
 
 void Program::Options::refuse_empty_paths() const {
-  std::vector<std::string> names{"--checkpoint", "--resume",       "--save",    "--metrics",
-                                 "--trace",      "--trace-hashes", "--profile", "--tensorboard"};
+  std::vector<std::string> names{"--checkpoint", "--resume",       "--save",   "--metrics",
+                                 "--trace",      "--trace-hashes", "--profile"};
   for (const OwnOutput& output : outputs) names.push_back(output.option);
   for (const std::string& option : names)
     require(app.count(option) == 0 || !app.get_option(option)->as<std::string>().empty(),
@@ -184,15 +207,17 @@ void Program::Options::settle() {
   settle_mode();
   settle_mesh();
   settle_device();
-  if (!tensorboard.empty()) throw_not_available("--tensorboard", "version", "use --metrics FILE.jsonl");
   const bool is_ddp = workers.mode == Mode::ddp;
   require(is_ddp || nproc == 0, "--nproc belongs to --mode ddp");
   require(is_ddp || !workers.job.rank, "--rank and --world-size belong to --mode ddp");
+  require(is_ddp || app.count("--init-method") == 0,
+          "--init-method belongs to --mode ddp, with --rank and --world-size or a launcher");
   require(nproc == 0 || !workers.job.rank,
           "--rank and --world-size are of processes started one by one, and --nproc "
           "starts them; leave out one or the other");
   require(is_ddp || compress == "none", "--compress belongs to --mode ddp");
   require(is_ddp || !workers.zero, "--zero belongs to --mode ddp");
+  require(is_ddp || run.trace.empty(), "--trace belongs to --mode ddp; of one process --profile shows the kernels");
   require(gather == "fp32" || workers.zero == 3, "--zero-gather belongs to --zero=3");
   require(gather == "fp32" || amp == "bf16", "--zero-gather bf16 belongs to --amp bf16");
   run.gather_dtype = workers.gather_dtype = gather == "bf16" ? kBFloat16 : kFloat32;
@@ -207,6 +232,8 @@ void Program::Options::settle() {
   require(run.resume != "auto" || !run.checkpoint.empty(), "--resume auto needs --checkpoint FILE");
   require(run.checkpoint_every == 0 || !run.checkpoint.empty(), "--checkpoint-every needs --checkpoint FILE");
   require(run.checkpoint_minutes == 0 || !run.checkpoint.empty(), "--checkpoint-minutes needs --checkpoint FILE");
+  for (const char* const option : {"--checkpoint-async", "--keep-checkpoints"})
+    require(app.count(option) == 0 || !run.checkpoint.empty(), fmt::format("{} needs --checkpoint FILE", option));
   if (app.count("--lockstep") > 0) check_lockstep();
   require(!workers.portable || workers.logical_shards > 0, "--lockstep-portable belongs to --lockstep");
   require(!workers.portable || amp == "off",

@@ -44,7 +44,6 @@ struct Program::Options {
   double timeout = 300.0;
   std::string amp = "off", gather = "fp32";
   std::string compress = "none";
-  std::string tensorboard;
   bool no_progress = false;
   bool print_version = false;
   std::string ignored;

@@ -28,7 +28,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--tokenizer", options.tokenizer,
                  "Folder with vocab.json and merges.txt, such as GPT-2's; default: a token for each byte that occurs");
   app.add_option("--validation", options.validation, "Share of the text, at its end, that goes to val.bin")
-      ->check(CLI::Range(1e-6, 0.999))
+      ->check(command_line::number(1e-6, 0.999))
       ->capture_default_str();
   if (!command_line::parse(app, argc, argv)) return std::nullopt;
   return options;

@@ -48,13 +48,13 @@ void add_options(training::Program& program, Options& o) {
   program.add_option("--data", o.data, "Folder of gpt_tokenize, instead of a text");
   program.add_option("--tokenizer", o.tokenizer,
                      "Folder with vocab.json and merges.txt for the text; default: the model's, else a token a byte");
-  program.add_option("--preset", o.preset, "Size of a new model", gpt::preset_names());
+  program.add_option("--preset", o.preset, "Size of a new model, without --model", gpt::preset_names());
   program.add_option("--model", o.model, "Folder of a model to go on from, ours or transformers' (GPT-2, Llama)");
   program.add_option("--dropout", o.dropout, "Dropout of a GPT-2, below 1", 0.0, 1.0 - 1e-9);
   program.add_flag("--recompute", o.recompute,
                    "Keep the input of each block alone for backward: less memory, same bits");
   program.add_option("--lora", o.lora, "Train adapters of this rank beside the weights, which stay; 0: train all", 0.0);
-  program.add_option("--lora-alpha", o.lora_alpha, "Adapters count alpha / rank", 0.0);
+  program.add_option("--lora-alpha", o.lora_alpha, "--lora: adapters count alpha / rank", 0.0);
   program.add_output("--adapters", o.adapters, "Write the adapters at the end");
   program.add_option("--lr", o.lr,
                      "Learning rate after warm-up; default: 0.002 for a new nano, 0.0006 for gpt2, else 0.001", 0.0);
@@ -97,13 +97,27 @@ std::int64_t steps_of_epoch(const Options& o, const training::RunOptions& run) {
   return std::min(o.evaluate_every, run.max_steps);
 }
 
-void check(const Options& o, const training::WorkerOptions& workers, training::RunOptions& run) {
-  const auto require = [](bool condition, const char* message) {
+/// The smaller the model, the larger the steps it takes.
+double learning_rate(const Options& o) {
+  if (o.lr || !o.model.empty() || o.preset == "small") return o.lr.value_or(1e-3);
+  return o.preset == "nano" ? 2e-3 : 6e-4;
+}
+
+void check(const training::Program& program, const Options& o, const training::WorkerOptions& workers,
+           training::RunOptions& run) {
+  const auto require = [](bool condition, const std::string& message) {
     if (!condition) throw Error(message);
   };
   require(o.text.empty() || o.data.empty(), "--text and --data exclude each other");
   require(o.data.empty() || o.tokenizer.empty(), "--tokenizer belongs to --text; --data has its own");
   require(o.adapters.empty() || o.lora > 0, "--adapters belongs to --lora");
+  require(!program.is_given("--lora-alpha") || o.lora > 0, "--lora-alpha belongs to --lora");
+  require(!program.is_given("--preset") || o.model.empty(),
+          "--preset is the size of a new model, and --model is one that exists; leave out one of them");
+  require(o.min_lr.value_or(0.0) <= learning_rate(o),
+          fmt::format("--min-lr {} is above the learning rate, {}, which falls to it; pass a larger --lr or a smaller "
+                      "--min-lr",
+                      o.min_lr.value_or(0.0), learning_rate(o)));
   require(o.lora == 0 || !o.model.empty(), "--lora belongs to --model: adapters go beside weights that exist");
   require(run.max_steps > 0, "expected --max-steps of at least 1");
   require(workers.mode != training::Mode::dp || o.lora == 0, "--lora needs --mode single or ddp");
@@ -147,12 +161,6 @@ std::unique_ptr<gpt::LanguageModel> make_model(const Options& o, const gpt::Conf
   auto model = o.model.empty() ? gpt::LanguageModel::make(config) : gpt::make_from_folder(config, o.model);
   if (config.lora.rank > 0) gpt::train_adapters_only(*model);
   return model;
-}
-
-/// The smaller the model, the larger the steps it takes.
-double learning_rate(const Options& o) {
-  if (o.lr || !o.model.empty() || o.preset == "small") return o.lr.value_or(1e-3);
-  return o.preset == "nano" ? 2e-3 : 6e-4;
 }
 
 /// Weight decay is for matrices: what else there is are biases and the scales of norms.
@@ -325,10 +333,11 @@ int main(int argc, char** argv) {
     return gpt::choose_mesh(processes, apps::shape_of(options), workers, options.mesh);
   });
   program.workers().batch_size = 12;
+  program.run().epochs = 0;
   program.run().max_steps = 2000;
   program.run().unit = "tokens";
   const auto check = [&](const training::WorkerOptions& workers, training::RunOptions& run) {
-    apps::check(options, workers, run);
+    apps::check(program, options, workers, run);
   };
   const auto body = [&](training::Workers& workers, const training::RunOptions& run) {
     return apps::train_gpt(options, workers, run);

@@ -13,7 +13,10 @@
 int main(int argc, char** argv) {
   using namespace lockstep;
   return command_line::run_main("lockstep-bisect", [&] {
-    CLI::App app{"Finds the first step and tensor in which two runs with --trace-hashes differ.", "lockstep-bisect"};
+    CLI::App app{
+        "Finds the first step and tensor in which two runs with --trace-hashes differ. Status 1 if they do, or if a "
+        "trace is cut off or cannot be read.",
+        "lockstep-bisect"};
     std::string a;
     std::string b;
     app.add_option("A", a, "Trace of one run")->required();

@@ -26,14 +26,20 @@ int run(int argc, char** argv) {
       "LOCKSTEP_TOKEN, and each its own --node-rank.",
       "lockstep-run"};
   app.add_option("--nproc-per-node", nproc, "workers on this machine, or auto: one for each GPU, else for each core")
-      ->type_name("N|auto")
-      ->check(CLI::IsMember({"auto"}) | lockstep::command_line::number(1, 4096))
+      ->type_name("N")
+      ->check(CLI::Validator(
+          [number = lockstep::command_line::number(1, 4096)](std::string& text) {
+            if (text == "auto") return std::string();
+            const std::string refusal = number(text);
+            return refusal.empty() ? refusal : refusal + ", or auto";
+          },
+          "1 to 4096, or auto"))
       ->capture_default_str();
   app.add_option("--nnodes", options.nnodes, "machines of the job")
       ->type_name("M")
       ->check(lockstep::command_line::number<int>())
       ->capture_default_str();
-  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0")
+  app.add_option("--node-rank", options.node_rank, "number of this machine, from 0; default: 0")
       ->type_name("R")
       ->check(lockstep::command_line::number<int>());
   app.add_option("--master-addr", options.master_addr, "address of machine 0, for --nnodes > 1")
@@ -45,7 +51,8 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--max-restarts", options.max_restarts, "how often all workers are started again after a failure")
       ->type_name("K")
-      ->check(lockstep::command_line::number<int>());
+      ->check(lockstep::command_line::number<int>())
+      ->capture_default_str();
   app.add_option("--min-nproc", options.min_nproc,
                  "elastic: after a failure go on with the workers that are left, at least so many in all")
       ->check(lockstep::command_line::number(1))

@@ -30,9 +30,9 @@ struct GradScalerState {
 /// NaN for other reasons than overflow reduce it to 2^-126 and no further, so that it can grow when they are gone;
 /// PyTorch's becomes 0, by which nothing can be divided any more.
 ///
-///   double loss = step(batch, [&](nn::Module& net, const data::Batch& part) {
+///   Tensor loss = scaler.unscaled(step(batch, [&](nn::Module& net, const data::Batch& part) {
 ///     return scaler.scale(cross_entropy(net(part.x), part.y));
-///   }) / scaler.scale_factor();
+///   }));
 ///   scaler.unscale(optimizer);                    // only to clip in between
 ///   optimizer.clip_grad_norm_(1.0);
 ///   scaler.step(optimizer);

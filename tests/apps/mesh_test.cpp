@@ -340,17 +340,21 @@ TEST_F(MeshPrograms, HaveTheSameOptionsOnAllRanksButForFiles) {
   for (const auto& [rank0, rank1, name] :
        std::vector<std::array<std::string, 3>>{{"", "--weight-decay 0.5", "--weight-decay"},
                                                {"--beta2 0.5", "", "--beta2"},
-                                               {"--lora-alpha 3", "--lora-alpha 5", "--lora-alpha"}}) {
+                                               {"--clip 3", "--clip 5", "--clip"}}) {
     const ProcessResult result = run(gpt, rank0, rank1);
     EXPECT_EQ(result.status, 1) << result.out;
     EXPECT_NE(result.err.find("rank 1 has " + name + " "), std::string::npos) << result.err;
   }
   // The same number however it is typed, a default that is spelled out, and what is rank 0's business.
-  const ProcessResult result =
-      run(gpt + Arguments{"--mesh", "pipeline=2"}, "--clip 1.0 --beta2 0.9 --out '" + directory.file("model") + "'",
-          "--beta2 9e-1 --checkpoint-every 0 --keep-checkpoints 2");
+  const ProcessResult result = run(
+      gpt + Arguments{"--mesh", "pipeline=2"},
+      fmt::format("--clip 1.0 --beta2 0.9 --out '{}' --checkpoint '{}'", directory.file("model"),
+                  directory.file("checkpoint")),
+      fmt::format("--beta2 9e-1 --checkpoint-every 0 --checkpoint '{}' --keep-checkpoints 2", directory.file("own")));
   EXPECT_EQ(result.status, 0) << result.err;
   EXPECT_TRUE(std::filesystem::exists(directory.file("model") + "/model.safetensors")) << result.err;
+  EXPECT_TRUE(std::filesystem::exists(directory.file("checkpoint"))) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(directory.file("own"))) << result.err;
 }
 
 }  // namespace

@@ -54,6 +54,14 @@ endif()
 file(RENAME ${prefix} ${work_dir}/moved)
 set(prefix ${work_dir}/moved)
 
+# What messages send a reader to is there.
+file(GLOB_RECURSE documents RELATIVE ${prefix} ${prefix}/share/doc/*)
+foreach(name README.md docs/porting.md docs/lockstep.md docs/cluster/README.md)
+  if(NOT documents MATCHES "share/doc/[a-z]+/${name}")
+    message(FATAL_ERROR "${name} was not installed under share/doc, which has ${documents}")
+  endif()
+endforeach()
+
 # lockstep/ is all there is under include/, and holds the public headers alone.
 file(GLOB beside RELATIVE ${prefix}/include ${prefix}/include/*)
 if(NOT beside STREQUAL "lockstep")

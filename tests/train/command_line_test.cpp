@@ -129,6 +129,17 @@ TEST(Program, FillsTheOptions) {
   EXPECT_EQ(full.run.workers, 2);
 }
 
+TEST(Program, HelpSaysDefaultsAndNamesFlagsAlone) {
+  ::testing::internal::CaptureStdout();
+  const Outcome outcome = run({"--help"});
+  const std::string help = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(outcome.status, 0);
+  for (const char* text :
+       {"--epochs INT:1 or more=7 ", "--batch-size INT:1 or more=64\n", "--seed UINT:0 or more=1 ", "86400=300\n",
+        "--accumulate INT=1 ", "nccl}=auto\n", "  --zero  ", "  --no-graph  ", "write --zero=2"})
+    EXPECT_NE(help.find(text), std::string::npos) << text << " is missing in\n" << help;
+}
+
 TEST(Program, EndsWithTheStatusOfWhatHappened) {
   EXPECT_EQ(run({}, [] { return 143; }).status, 143);
   EXPECT_EQ(run({}, []() -> int { throw std::runtime_error("no"); }).status, 1);

@@ -1,4 +1,5 @@
-"""docs/environment.md has a row for every environment variable that the sources name, and none for others."""
+"""docs/environment.md has a row for every environment variable that libraries, programs, tests and scripts name, and none
+for others."""
 
 import re
 import unittest
@@ -15,7 +16,7 @@ PYTHON = re.compile(r"""environ(?:ment)?(?:\[|\.get\(|\.setdefault\()"(LOCKSTEP_
 
 def variables_of(path, text):
     """What one file names. Programs and libraries pass names on, so there every string counts that looks like one."""
-    if path.endswith(".sh") or path == ".ci/run":
+    if path.endswith(".sh"):
         assigned = set(re.findall(r"^\s*(LOCKSTEP_[A-Z_]+)=", text, re.M))
         return set(SHELL.findall(text)) - (assigned if path.startswith("tests/") else set())
     if path.endswith(".py"):

@@ -9,7 +9,7 @@ import unittest
 
 import sources
 
-LIMIT = 120
+LIMIT = 121
 GENERATED = {"autograd/ops.h"}
 
 
@@ -33,8 +33,8 @@ class PublicHeaders(unittest.TestCase):
         self.assertEqual([h for h in sorted(self.public - GENERATED) if "For .cpp files only" in sources.read(h)
                           or h.endswith("_kernels.h")], [])
 
-    def test_hold_what_the_readme_shows(self):
-        for header in ("autograd/autocast.h", "core/profile.h", "nn/module.h", "autograd/gradcheck.h"):
+    def test_hold_what_the_documents_show(self):
+        for header in ("autograd/autocast.h", "core/profile.h", "nn/module.h", "autograd/gradcheck.h", "data/cifar.h"):
             self.assertIn(header, self.public)
 
 

@@ -16,8 +16,8 @@ class UsageError : public Error {
   using Error::Error;
 };
 
-/// A flag that this build or version cannot serve: "--backend nccl is not available in this build: ...". Status 2.
-/// `where`: "machine", "build" or "version".
+/// A flag that this build or machine cannot serve: "--backend nccl is not available in this build: ...". Status 2.
+/// `where`: "machine" or "build".
 [[noreturn]] void throw_not_available(const std::string& flag, const std::string& where, const std::string& why);
 
 /// Runs the body of a program's main(), which returns the exit status. An exception becomes one line on stderr,

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <type_traits>
 
@@ -32,6 +33,18 @@ void refuse_empty_items(const CLI::App& app, const std::string& word, const std:
   if (items.find(std::string(2, between)) != std::string::npos)
     throw UsageError(fmt::format("{}: '{}' has an empty item; see --help", word, value));
 }
+
+// Without what CLI11 writes behind a flag: the value that it stands for, and a check of it.
+class HelpText final : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    const std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    return name.substr(0, name.find('{'));
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_items_expected_min() == 0 ? std::string() : CLI::Formatter::make_option_opts(option);
+  }
+};
 
 bool takes_next_word(const CLI::App& app, const std::string& word) {
   if (word.find('=') != std::string::npos) return false;
@@ -67,6 +80,7 @@ bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::st
   try {
     app.parse(own);
   } catch (const CLI::CallForHelp&) {
+    app.formatter(std::make_shared<HelpText>());
     std::string help = app.help();
     const std::string usage = "[OPTIONS]";
     if (const std::size_t at = help.find(usage); program && at != std::string::npos)
