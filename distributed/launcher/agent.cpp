@@ -19,8 +19,6 @@ constexpr milliseconds kPause{100};   // between two looks at a key while waitin
 constexpr milliseconds kPulse{1000};  // between two signs of life
 // A launcher that lives has shown another sign of it by then.
 constexpr milliseconds kNextPulse{2500};
-// What a wait that is not told of may take.
-constexpr milliseconds kQuietWait{2000};
 
 constexpr const char* kOtherStore = "node 0's launcher was started again, and serves another one";
 
@@ -42,10 +40,11 @@ void throw_if_interrupted(SignalPipe& signals) {
     if (asks_to_end(signal)) throw Interrupted{signal};
 }
 
-Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& signals)
+Agent::Agent(distributed::StorePtr store, const Options& options, SignalPipe& signals, Say say)
     : store_(std::move(store)),
       options_(options),
       signals_(signals),
+      say_(std::move(say)),
       place_(fmt::format("claim/{}", options.node_rank)),
       name_(distributed::make_token()),
       pulses_(options.nnodes) {
@@ -215,19 +214,19 @@ std::optional<SharedFailure> Agent::finish() {
   return std::nullopt;
 }
 
-void Agent::leave(const std::function<void(const std::string&)>& say) {
+void Agent::leave() {
   stop_watching();  // node 0 may be gone with its store once all have left
   if (store_gone_) return;
   try {
     store_->set(key(fmt::format("left/{}", options_.node_rank)), "1");
-    if (options_.node_rank == 0) wait_for_the_others_to_leave(say);
+    if (options_.node_rank == 0) wait_for_the_others_to_leave();
   } catch (const Error&) {
     // Nobody is left to wait for; the outcome is known.
   } catch (const Interrupted&) {
   }
 }
 
-void Agent::wait_for_the_others_to_leave(const std::function<void(const std::string&)>& say) {
+void Agent::wait_for_the_others_to_leave() {
   const milliseconds longest = options_.kill_after + options_.silence_timeout;
   const auto start = Clock::now();
   for (bool told = false;;) {
@@ -237,8 +236,8 @@ void Agent::wait_for_the_others_to_leave(const std::function<void(const std::str
     std::erase_if(present, [&](int node) { return node == options_.node_rank || is_gone(node, generation.number); });
     if (present.empty() || Clock::now() >= start + longest) return;
     if (!told && Clock::now() >= start + kQuietWait) {
-      say(fmt::format("waiting up to {:.0f} s for the launcher of node {} to end", seconds(longest),
-                      fmt::join(present, ", ")));
+      say_(fmt::format("waiting up to {:.0f} s for the launcher of node {} to end", seconds(longest),
+                       fmt::join(present, ", ")));
       told = true;
     }
     std::this_thread::sleep_for(kPause);

@@ -45,9 +45,13 @@ void throw_if_interrupted(SignalPipe& signals);
 /// a node whose launcher lives, is refused before the others hear of it.
 class Agent {
  public:
-  /// Meets the launchers of the other nodes. Throws UsageError if they were started differently or this node's is there
-  /// already, TimeoutError naming the nodes that did not come (unless the job is elastic), Interrupted.
-  Agent(distributed::StorePtr store, const Options& options, SignalPipe& signals);
+  /// Tells the user, in the thread that calls this object.
+  using Say = std::function<void(const std::string& text)>;
+
+  /// Meets the launchers of the other nodes. `say` is told of a long wait for some of them later. Throws UsageError if
+  /// they were started differently or this node's is there already, TimeoutError naming the nodes that did not come
+  /// (unless the job is elastic), Interrupted.
+  Agent(distributed::StorePtr store, const Options& options, SignalPipe& signals, Say say);
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -67,9 +71,8 @@ class Agent {
   std::optional<SharedFailure> others_failure(std::chrono::milliseconds patience);
   /// This node's workers have all succeeded: waits for the other nodes. Returns the failure if it came to one.
   std::optional<SharedFailure> finish();
-  /// Node 0 gives the others time to read the outcome before the store goes; the others say that they have. `say` is
-  /// told of a longer wait.
-  void leave(const std::function<void(const std::string&)>& say);
+  /// Node 0 gives the others time to read the outcome before the store goes; the others say that they have.
+  void leave();
   bool store_gone() const { return store_gone_; }
   /// Another launcher has taken this node's place.
   bool replaced() const { return replaced_; }
@@ -82,6 +85,9 @@ class Agent {
     std::vector<int> members;  ///< its nodes; none while its layout is not known
   };
 
+  /// What a wait that the user is not told of may take.
+  static constexpr std::chrono::milliseconds kQuietWait{2000};
+
   bool elastic() const { return options_.min_nproc > 0; }
   Generation current();
   void begin(Generation generation);
@@ -91,7 +97,7 @@ class Agent {
   /// The members of the generation whose `name`/<node> is missing.
   std::vector<int> missing(const std::string& name);
   void wait_for_all(const std::string& name, std::chrono::milliseconds timeout, const std::string& what);
-  void wait_for_the_others_to_leave(const std::function<void(const std::string&)>& say);
+  void wait_for_the_others_to_leave();
   void take_place();
   std::string place_holder();
   std::int64_t pulse(int node);
@@ -111,6 +117,7 @@ class Agent {
   const Options& options_;
   std::string job_;  ///< its name, as far as this node's launcher knows
   SignalPipe& signals_;
+  const Say say_;
   std::string place_;       ///< "claim/<node>", the key in which this node's launcher has its name
   const std::string name_;  ///< of this launcher, drawn at random
   std::atomic<bool> store_gone_{false};

@@ -53,9 +53,10 @@ void Agent::end_running_generation() {
 
 // Node 0: waits for the offers of all nodes; in an elastic job, not for those that are gone.
 void Agent::decide_layout(milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
+  const auto start = Clock::now(), deadline = start + timeout;
   const int number = current().number;
   const bool first_time = number == 0;
+  bool told = first_time;
   Layout layout;
   std::map<int, Offer> offers;
   for (;;) {
@@ -82,6 +83,11 @@ void Agent::decide_layout(milliseconds timeout) {
                                        first_time ? "start" : "restart", seconds(timeout));
       store_->set(key(number, "refusal"), text);
       throw TimeoutError(text);
+    }
+    if (!told && !absent.empty() && Clock::now() >= start + kQuietWait) {
+      say_(fmt::format("waiting up to {:.0f} s for the launcher of node {} to get ready for the restart",
+                       seconds(timeout), fmt::join(absent, ", ")));
+      told = true;
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -160,9 +160,10 @@ class Launcher {
       server_ = serve_store(options_, token_);
       for (;;) {
         if (options_.nnodes > 1)
-          agent_.emplace(connect_to_node0(options_, server_.get(), token_, signals_), options_, signals_);
+          agent_.emplace(connect_to_node0(options_, server_.get(), token_, signals_), options_, signals_,
+                         [this](const std::string& text) { say(text); });
         const std::optional<int> status = run_generations();
-        if (agent_) agent_->leave([this](const std::string& text) { say(text); });
+        if (agent_) agent_->leave();
         if (status) return *status;
         agent_.reset();
         say("waiting for node 0's launcher to come back");
