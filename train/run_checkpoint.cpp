@@ -260,6 +260,9 @@ void Run::State::finish_checkpoint() {
 
 void Run::State::save_checkpoint(bool last) {
   finish_checkpoint();
+  // Its group goes in good order, before an exception that says what was not written: one that an exception takes along
+  // would end the other ranks.
+  if (last) background.reset();
   if (saved_at == done) return;
   check_weights();
   nn::TrainingState state;

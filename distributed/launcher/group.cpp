@@ -22,11 +22,22 @@ constexpr std::chrono::milliseconds kLastWords{1000};
 // process, say, and from one that passes signals on.
 constexpr std::chrono::milliseconds kOneRequest{2000};
 
+/// A program that saves what it has when SIGTERM comes, and then ends as if by it.
+bool ended_as_asked(const Ending& ending) {
+  return !ending.signal && ending.exit_status == 128 + SIGTERM;
+}
+
 class Group {
  public:
   Group(const Patience& patience, SignalPipe& signals, OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
-        const std::function<std::string()>& stop)
-      : patience_(patience), signals_(signals), guard_(guard), reports_(reports), outlets_(outlets), stop_(stop) {}
+        const std::function<std::string()>& stop, const std::function<void(int)>& interrupted)
+      : patience_(patience),
+        signals_(signals),
+        guard_(guard),
+        reports_(reports),
+        outlets_(outlets),
+        stop_(stop),
+        interrupted_(interrupted) {}
 
   ~Group() {
     for (Worker& worker : workers_) {
@@ -126,6 +137,7 @@ class Group {
     }
     result_.interrupted_by = signal;
     asked_at_ = now;
+    if (interrupted_) interrupted_(signal);
     // Nobody reads what is written here: no reason for workers to lose what they could still save.
     const bool softly = signal == SIGTERM || signal == SIGPIPE;
     end_workers(softly ? SIGTERM : signal, softly ? patience_.after_sigterm : patience_.kill_after);
@@ -185,7 +197,7 @@ class Group {
                               {},
                               0,
                               known ? own->text : std::string(),
-                              said != reports.end() && !said->own,
+                              said != reports.end() ? !said->own : ended_as_asked(*first_->ending()),
                               {}};
     if (!known)
       for (const Worker& worker : workers_)
@@ -227,6 +239,7 @@ class Group {
   FailureReports& reports_;
   Outlets& outlets_;
   const std::function<std::string()>& stop_;
+  const std::function<void(int)>& interrupted_;
   std::vector<Worker> workers_;
   Clock::time_point started_ = Clock::now();
   Worker* first_ = nullptr;  // of the workers, which stay where they are
@@ -244,8 +257,9 @@ class Group {
 
 GroupResult run_group(const std::vector<WorkerSpec>& specs, const Patience& patience, SignalPipe& signals,
                       OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
-                      const std::function<std::string()>& stop, const std::function<void()>& started) {
-  Group group(patience, signals, guard, reports, outlets, stop);
+                      const std::function<std::string()>& stop, const std::function<void()>& started,
+                      const std::function<void(int)>& interrupted) {
+  Group group(patience, signals, guard, reports, outlets, stop, interrupted);
   group.start(specs);
   if (started) started();
   return group.wait();

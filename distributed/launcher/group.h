@@ -25,7 +25,9 @@ struct Failure {
   std::deque<std::string> last_lines;  ///< of its stderr
   std::size_t lines_since = 0;         ///< that others have written to stderr since
   std::string said;                    ///< by its report; empty: it made none
-  bool follows = false;                ///< it said that it fails because of another rank, which is not one of these
+  /// It said that it fails because of another rank, which is not one of these, or ended as one that was asked to, and
+  /// nobody here has asked it.
+  bool follows = false;
   std::vector<int> ended_before;  ///< the ranks that had ended with status 0, if none says that the failure is its own
 };
 
@@ -47,13 +49,15 @@ struct Patience {
 
 /// Starts the workers and stays with them until every one has ended. `stop` is asked a few times a second; once it
 /// returns a reason the workers are told to end. Their lines go to `outlets`; where nobody takes them, workers that
-/// write wait, and nothing else. `started` is called once all have been started. Throws Error, with no worker left, if
-/// one cannot be, and what `started` throws.
+/// write wait, and nothing else. `started` is called once all have been started, and `interrupted` with the first
+/// signal that asks this process to end. Throws Error, with no worker left, if one cannot be started, and what
+/// `started` throws.
 ///
 /// A failure is that of the first rank that called it its own in `reports`, if there is one, and else of the first that
 /// ended.
 GroupResult run_group(const std::vector<WorkerSpec>& specs, const Patience& patience, SignalPipe& signals,
                       OrphanGuard& guard, FailureReports& reports, Outlets& outlets,
-                      const std::function<std::string()>& stop, const std::function<void()>& started = {});
+                      const std::function<std::string()>& stop, const std::function<void()>& started = {},
+                      const std::function<void(int signal)>& interrupted = {});
 
 }  // namespace lockstep::launcher

@@ -24,6 +24,7 @@
 #include "lockstep/distributed/launcher/limits.h"
 #include "lockstep/distributed/launcher/output.h"
 #include "lockstep/distributed/store/prefix_store.h"
+#include "lockstep/distributed/store/retrying_store.h"
 #include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/tcp_store.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
@@ -37,9 +38,12 @@ using distributed::TCPStore;
 using distributed::TCPStoreServer;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kConnectTry{1000};
-// For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended.
-constexpr milliseconds kCauseTime{2'000};
+// The tries to reach node 0 get longer, up to what a network with a long way takes for the store's greeting.
+constexpr milliseconds kFirstTry{1000};
+constexpr milliseconds kLongestTry{4000};
+// For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended. One that
+// lives has shown signs of life meanwhile.
+constexpr milliseconds kCauseTime{3'000};
 constexpr std::size_t kMinTokenLength = 16;
 constexpr int kMaxWorldSize = static_cast<int>(distributed::Store::kMaxWaitKeys);
 constexpr std::size_t kScreen = 24;  // lines of a terminal that are seen at once
@@ -105,16 +109,19 @@ StorePtr connect_to_node0(const Options& options, const TCPStoreServer* own, con
                           SignalPipe& signals) {
   // Node 0 reaches its own store wherever that listens.
   const std::string host = own && own->bind_address() == "0.0.0.0" ? "127.0.0.1" : options.master_addr;
-  const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
-  while (true) {
+  const Deadline deadline = deadline_in(options.join_timeout);
+  for (milliseconds time = kFirstTry;; time = std::min(2 * time, kLongestTry)) {
     throw_if_interrupted(signals);
     try {
       auto store = std::make_shared<TCPStore>(
-          distributed::TCPStoreOptions{host, static_cast<std::uint16_t>(options.master_port), token, kConnectTry});
+          distributed::TCPStoreOptions{host, static_cast<std::uint16_t>(options.master_port), token, time});
       store->set_timeout(options.silence_timeout);
-      return std::make_shared<distributed::PrefixStore>("launcher", store);
+      const auto retrying = std::make_shared<distributed::RetryingStore>(store);
+      // The store of a launcher of node 0 that was started again is another one, although it has the same address.
+      const std::string its_name = retrying->compare_set("launcher", "", distributed::make_token());
+      return std::make_shared<distributed::PrefixStore>("launcher/" + its_name, retrying);
     } catch (const TimeoutError&) {
-      if (std::chrono::steady_clock::now() < deadline) continue;
+      if (!has_passed(deadline)) continue;
       throw TimeoutError(fmt::format(
           "node 0's launcher was not reached at {}:{} within {:.0f} s; start it there, and "
           "check address, port and firewall",
@@ -153,7 +160,8 @@ class Launcher {
       server_ = serve_store(options_, token_);
       for (;;) {
         if (options_.nnodes > 1)
-          agent_.emplace(connect_to_node0(options_, server_.get(), token_, signals_), options_, signals_);
+          agent_.emplace(connect_to_node0(options_, server_.get(), token_, signals_), options_, signals_,
+                         [this](const std::string& text) { say(text); });
         const std::optional<int> status = run_generations();
         if (agent_) agent_->leave();
         if (status) return *status;
@@ -189,9 +197,12 @@ class Launcher {
         say(fmt::format("starting {} worker(s) again (restart {} of {})", layout.world_size(), layout.restarts,
                         options_.max_restarts));
       FailureReports reports;
-      const GroupResult result =
-          run_group(specs(layout, reports), {options_.kill_after, options_.after_sigterm}, signals_, guard_, reports,
-                    outlets_, [this] { return agent_ ? agent_->stop_reason() : std::string(); });
+      const GroupResult result = run_group(
+          specs(layout, reports), {options_.kill_after, options_.after_sigterm}, signals_, guard_, reports, outlets_,
+          [this] { return agent_ ? agent_->stop_reason() : std::string(); }, {},
+          [this](int signal) {
+            if (agent_) agent_->announce(ended_by(signal));
+          });
       if (!result.log_error.empty())
         say(fmt::format("the files in '{}' are not complete: {}; what is missing there has come through here",
                         options_.log_dir, result.log_error));
@@ -208,15 +219,16 @@ class Launcher {
       if (result.interrupted_by) return interrupted_by(result.interrupted_by);
       if (agent_ && agent_->replaced()) return 1;
       const bool hopeless = failure->exit_status == kUnwritten || failure->exit_status == kWrongUsage;
-      if (!failure->node_returned && (layout.restarts >= options_.max_restarts || hopeless))
+      if (failure->kind != SharedFailure::Kind::node_returned && (layout.restarts >= options_.max_restarts || hopeless))
         return failure->exit_status;
       if (elastic() && agent_ && agent_->store_gone() && options_.node_rank != 0) {
         ++restarts_;
         return std::nullopt;
       }
       const int here = layout.workers.at(options_.node_rank);
+      const int lost = elsewhere ? 0 : result.lost;
       // A node whose workers are all lost is there itself, and starts them again.
-      left = elastic() && result.lost < here ? here - result.lost : options_.nproc_per_node;
+      left = elastic() && lost < here ? here - lost : options_.nproc_per_node;
     }
   }
 
@@ -226,12 +238,14 @@ class Launcher {
       const std::string text = report(*result.failure);
       return SharedFailure{options_.node_rank, result.failure->ending.exit_status, text};
     }
-    if (result.interrupted_by && !result.all_succeeded)
-      return SharedFailure{
-          options_.node_rank, 128 + result.interrupted_by,
-          fmt::format("node {} was ended by {}", options_.node_rank, signal_name(result.interrupted_by))};
+    if (result.interrupted_by && !result.all_succeeded) return ended_by(result.interrupted_by);
     if (!result.stopped_from_outside.empty()) return SharedFailure{options_.node_rank, 1, result.stopped_from_outside};
     return std::nullopt;
+  }
+
+  SharedFailure ended_by(int signal) const {
+    return {options_.node_rank, 128 + signal,
+            fmt::format("node {} was ended by {}", options_.node_rank, signal_name(signal))};
   }
 
   std::string report(const Failure& failure) {

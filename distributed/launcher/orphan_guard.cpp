@@ -60,7 +60,8 @@ OrphanGuard::OrphanGuard() {
   if (pid_ == 0) guard(pipe.read.get());
   const int error = errno;
   ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  LOCKSTEP_CHECK(pid_ > 0, "the launcher's guard process could not be started: {}", std::strerror(error));
+  LOCKSTEP_CHECK(pid_ > 0, "the launcher's guard process could not be started: {}{}", std::strerror(error),
+                 error == EAGAIN ? "; raise the limits of the user (ulimit -u) or the container (pids.max)" : "");
   pipe_ = std::move(pipe.write);
 }
 

@@ -146,19 +146,30 @@ std::uint16_t bound_port(int fd) {
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
-FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline) {
+FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline, Deadline listens_by) {
   const AddressList list = resolve_until(host, port, deadline);
   auto pause = std::chrono::milliseconds(5);
   for (;;) {
     int error = 0;
+    bool loopback_is_down = true;
     for (const addrinfo* address = list.get(); address; address = address->ai_next) {
       if (FileDescriptor fd = try_connect(*address, deadline)) return fd;
       error = errno;
+      loopback_is_down = loopback_is_down && error == ENETUNREACH && is_loopback(address->ai_addr);
     }
-    // Of this process's own making, which time does not mend.
+    // Of this process's or machine's own making, which time does not mend.
+    if (loopback_is_down)
+      throw StoreError(
+          fmt::format("[TCPStore] no connection to {}:{}: {}: this machine's loopback interface is down; bring it up: "
+                      "ip link set lo up",
+                      host, port, std::strerror(error)));
     if (error == EMFILE || error == ENFILE)
       throw StoreError(
           fmt::format("[TCPStore] no connection to {}:{}: {}; {}", host, port, std::strerror(error), kRaiseLimit));
+    if (error == ECONNREFUSED && has_passed(listens_by))
+      throw StoreError(fmt::format(
+          "[TCPStore] no connection to {}:{}: nobody listens there any more ({}); has rank 0, or the launcher, ended?",
+          host, port, std::strerror(error)));
     if (has_passed(deadline - pause))
       throw TimeoutError(
           fmt::format("[TCPStore] no connection to {}:{} within the deadline ({}); is rank 0, or the "
@@ -175,8 +186,8 @@ constexpr const char* kClosed = "[TCPStore] the other side closed the connection
 
 /// A process that ends resets its connections if it had not read all that had come.
 [[noreturn]] void throw_broken(int error) {
-  if (error == ECONNRESET || error == EPIPE) throw StoreError(kClosed);
-  throw StoreError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(error)));
+  if (error == ECONNRESET || error == EPIPE) throw ConnectionError(kClosed);
+  throw ConnectionError(fmt::format("[TCPStore] the connection broke: {}", std::strerror(error)));
 }
 
 }  // namespace
@@ -204,7 +215,7 @@ void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline) {
       next += got;
       bytes -= static_cast<std::size_t>(got);
     } else if (got == 0) {
-      throw StoreError(kClosed);
+      throw ConnectionError(kClosed);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       if (!wait_ready(fd, POLLIN, deadline)) throw TimeoutError("[TCPStore] the other side does not answer");
     } else if (errno != EINTR) {

@@ -21,10 +21,13 @@ FileDescriptor listen_on(const std::string& host, std::uint16_t port, Deadline d
 FileDescriptor bind_to(const std::string& host, std::uint16_t port, Deadline deadline = deadline_in(kLookupTime));
 /// The port a socket is bound to.
 std::uint16_t bound_port(int fd);
-/// Connects, trying again while nobody listens yet. Throws TimeoutError naming host and port at the deadline, and
-/// StoreError if `host` cannot be resolved.
-FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline);
-/// Writes or reads exactly `bytes` bytes. Throw StoreError when the other side is gone, TimeoutError at the deadline.
+/// Connects, trying again while nobody listens yet, but not past `listens_by`. Throws TimeoutError naming host and port
+/// at the deadline, and StoreError if nobody listens by then, if `host` cannot be resolved, or if this machine's
+/// loopback interface, which leads there, is down.
+FileDescriptor connect_to(const std::string& host, std::uint16_t port, Deadline deadline,
+                          Deadline listens_by = Deadline::max());
+/// Writes or reads exactly `bytes` bytes. Throw ConnectionError when the other side is gone, TimeoutError at the
+/// deadline.
 void send_all(int fd, const void* data, std::size_t bytes, Deadline deadline);
 void recv_all(int fd, void* data, std::size_t bytes, Deadline deadline);
 /// True for 127.0.0.0/8, ::1 and names that mean nothing else. Throws StoreError if `host` cannot be resolved.

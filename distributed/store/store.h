@@ -21,6 +21,13 @@ class StoreError : public Error {
   using Error::Error;
 };
 
+/// A connection to a store that broke. Another request makes a new one, and whether the store has carried out this one
+/// is not known.
+class ConnectionError : public StoreError {
+ public:
+  using StoreError::StoreError;
+};
+
 /// A small shared dictionary through which the processes of a job find each other. Keys and values are byte strings.
 /// Every implementation behaves the same: waits end at their deadline (compared in milliseconds) with TimeoutError,
 /// and all methods may be called from several threads at once; a blocked get() does not hold up other callers.

@@ -16,6 +16,10 @@ namespace {
 
 // The server answers a wait at its deadline; a server that says nothing for this much longer is taken for dead.
 constexpr Milliseconds kAnswerGrace{2'000};
+// A server that has been there and refuses connections for so long has ended: a firewall may refuse a few.
+constexpr Milliseconds kRefusals{2'000};
+
+constexpr const char* kHolder = "{} ({}; rank 0 or the launcher holds the store)";
 
 std::uint64_t to_wire(Milliseconds timeout) {
   return static_cast<std::uint64_t>(timeout.count());
@@ -38,8 +42,8 @@ std::string TCPStore::describe() const {
   return fmt::format("TCPStore {}:{}", options_.host, options_.port);
 }
 
-FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline) const {
-  FileDescriptor fd = connect_to(options_.host, options_.port, deadline);
+FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline, Deadline listens_by) const {
+  FileDescriptor fd = connect_to(options_.host, options_.port, deadline, listens_by);
   // See Note [Token].
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
   try {
@@ -101,7 +105,7 @@ std::string TCPStore::request(const std::string& message, Milliseconds timeout, 
   }
   std::string payload;
   try {
-    if (!fd) fd = connect(timeout + grace, deadline);
+    if (!fd) fd = connect(timeout + grace, deadline, deadline_in(kRefusals));
     send_all(fd.get(), message.data(), message.size(), deadline);
     char length_bytes[wire::kLengthBytes];
     recv_all(fd.get(), length_bytes, sizeof(length_bytes), deadline);
@@ -113,8 +117,10 @@ std::string TCPStore::request(const std::string& message, Milliseconds timeout, 
   } catch (const TimeoutError& error) {
     // The connection is dropped with the descriptor, which also ends a wait on the server.
     throw TimeoutError(fmt::format("{} ({}, after {} ms)", error.what(), describe(), (timeout + grace).count()));
+  } catch (const ConnectionError& error) {
+    throw ConnectionError(fmt::format(kHolder, error.what(), describe()));
   } catch (const StoreError& error) {
-    throw StoreError(fmt::format("{} ({}; rank 0 or the launcher holds the store)", error.what(), describe()));
+    throw StoreError(fmt::format(kHolder, error.what(), describe()));
   }
   {
     const std::lock_guard lock(mutex_);

@@ -22,8 +22,10 @@ struct TCPStoreOptions {
   Deadline connected_by = Deadline::max();
 };
 
-/// A store that lives in a TCPStoreServer. Requests of several threads travel on connections of their own, so a blocked
-/// get() holds up nobody. Waits are kept by the server, which answers at the deadline.
+/// A store that lives in a TCPStoreServer. Throws ConnectionError if the connection breaks; the next request makes a
+/// new one, for which a server that has ended is not waited for longer than a moment. Requests of several threads
+/// travel on connections of their own, so a blocked get() holds up nobody. Waits are kept by the server, which answers
+/// at the deadline.
 class TCPStore final : public Store {
  public:
   /// Connects, waiting for a server that starts later. Throws TimeoutError if none comes, StoreError if the server is
@@ -45,7 +47,7 @@ class TCPStore final : public Store {
   std::int64_t do_num_keys(Milliseconds timeout) override;
 
  private:
-  FileDescriptor connect(Milliseconds timeout, Deadline deadline) const;
+  FileDescriptor connect(Milliseconds timeout, Deadline deadline, Deadline listens_by = Deadline::max()) const;
   [[noreturn]] void throw_other_user() const;
   /// The body of the response; throws TimeoutError or StoreError if its status says so. `waits`: the server may take
   /// all of `timeout` to answer.

@@ -1,14 +1,20 @@
 // Several nodes on one machine: one launcher each, all on loopback.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <memory>
 
 #include "launcher_support.h"
+#include "lockstep/core/posix.h"
+#include "lockstep/distributed/store/socket.h"
+#include "lockstep/distributed/store/wire.h"
 #include "tests/support/free_port.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::launcher_test {
 namespace {
@@ -162,6 +168,108 @@ TEST(LauncherNodes, NodeZeroStartedAgainGoesOnCounting) {
   EXPECT_TRUE(has(a.err, "starting 4 worker(s) again (restart 1 of 1)"));
 }
 
+/// Where a script waits with `until`, and goes on when the file is made.
+class Signal {
+ public:
+  std::string until() const { return "while [ ! -e " + path_.text() + " ]; do sleep 0.05; done; "; }
+  std::string give() const { return "touch " + path_.text() + "; "; }
+  void operator()() const { std::ofstream(path_.text()).put('\n'); }
+
+ private:
+  testing::TemporaryPath path_;
+};
+
+// Longer than until a launcher's next look at the others.
+constexpr int kNextLook = 1'300'000;
+
+TEST(LauncherNodes, ASecondLauncherOfANodeIsRefusedAlone) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{}, {"--max-restarts", "1"}, {"--max-restarts", "1", "--min-nproc", "1"}}) {
+    const int port = free_port();
+    const Signal go;
+    const auto script = shell("echo ready; " + go.until());
+    const auto first = node(0, 2, port, script, more);
+    const auto second = node(1, 2, port, script, more);
+    ASSERT_TRUE(first->wait_for_output("ready") && second->wait_for_output("ready"));
+    const Finished again = node(1, 2, port, script, more)->wait();
+    EXPECT_EQ(again.status, 2) << again.err;
+    EXPECT_TRUE(has(again.err, "a launcher with --node-rank 1 has joined this job already"));
+    ::usleep(kNextLook);
+    go();
+    for (const Finished& each : {first->wait(), second->wait()}) {
+      EXPECT_EQ(each.status, 0) << each.err;
+      EXPECT_EQ(times(each.out, "ready"), 2) << each.out;
+    }
+  }
+}
+
+TEST(LauncherNodes, ALauncherThatDiedIsTakenInAgain) {
+  const int port = free_port();
+  const Signal go;
+  const auto script = shell("echo of $WORLD_SIZE; " + go.until());
+  const std::vector<std::string> elastic{"--min-nproc", "2", "--max-restarts", "3", "--node-timeout", "2"};
+  const auto first = node(0, 2, port, script, elastic);
+  auto second = node(1, 2, port, script, elastic);
+  ASSERT_TRUE(first->wait_for_output("of 4") && second->wait_for_output("of 4"));
+  second->signal(SIGKILL);
+  ASSERT_TRUE(first->wait_for_output("of 2"));
+  second = node(1, 2, port, script, elastic);
+  ASSERT_TRUE(second->wait_for_output("of 4"));
+  go();
+  for (const Finished& each : {first->wait(), second->wait()}) EXPECT_EQ(each.status, 0) << each.err;
+}
+
+TEST(LauncherNodes, WhatWasRefusedDoesNotEndTheNextGeneration) {
+  const int port = free_port();
+  const Signal go;
+  const auto script = shell("[ $LOCKSTEP_RESTART_COUNT = 0 ] || exit 0; echo ready; " + go.until() +
+                            "[ $RANK = 2 ] && exit 6; sleep 60");
+  const std::vector<std::string> elastic{"--min-nproc", "3", "--max-restarts", "1"};
+  const auto first = node(0, 2, port, script, elastic);
+  const auto second = node(1, 2, port, script, elastic);
+  ASSERT_TRUE(first->wait_for_output("ready") && second->wait_for_output("ready"));
+  const Finished other = node(1, 2, port, script, {"--min-nproc", "2", "--max-restarts", "1"})->wait();
+  EXPECT_EQ(other.status, 2) << other.err;
+  EXPECT_TRUE(has(other.err, "started differently"));
+  go();
+  for (const Finished& each : {first->wait(), second->wait()}) {
+    EXPECT_EQ(each.status, 0) << each.err;
+    EXPECT_TRUE(has(each.err, "starting 3 worker(s) again (restart 1 of 1)"));
+  }
+}
+
+TEST(LauncherNodes, NameTheNodeWhoseLauncherWasKilled) {
+  const int port = free_port();
+  const auto command = shell("exec " LOCKSTEP_FAULT_WORKER " env:// $RANK $WORLD_SIZE 10000 long 0 auto");
+  std::vector<std::unique_ptr<Process>> nodes;
+  for (const int rank : {0, 1, 2}) nodes.push_back(node(rank, 3, port, command));
+  for (const auto& each : nodes) ASSERT_TRUE(each->wait_for_output("ready"));
+  nodes[1]->signal(SIGKILL);
+  for (const int rank : {0, 2}) {
+    const Finished each = nodes[static_cast<std::size_t>(rank)]->wait(15);
+    EXPECT_NE(each.status, 0);
+    EXPECT_TRUE(has(each.err, "lockstep-run: node 1 is lost"));
+    EXPECT_EQ(each.err.find("failed first"), std::string::npos) << each.err;
+  }
+}
+
+TEST(LauncherNodes, NameTheNodeThatWasToldToEnd) {
+  const int port = free_port();
+  const Signal stop;
+  // Workers that have agreed to stop end alike, wherever the signal came.
+  const auto zero = node(0, 2, port, shell("echo ready; " + stop.until() + "exit 143"));
+  const auto one =
+      node(1, 2, port,
+           shell("trap '" + stop.give() + "sleep 1; exit 143' TERM; echo ready; " + "while :; do sleep 0.05; done"));
+  ASSERT_TRUE(zero->wait_for_output("ready") && one->wait_for_output("ready"));
+  one->signal(SIGTERM);
+  const Finished a = zero->wait(), b = one->wait();
+  EXPECT_EQ(a.status, 128 + SIGTERM);
+  EXPECT_EQ(b.status, 128 + SIGTERM);
+  EXPECT_TRUE(has(a.err, "node 1 was ended by SIGTERM"));
+  EXPECT_EQ((a.err + b.err).find("failed first"), std::string::npos) << a.err << b.err;
+}
+
 TEST(LauncherNodes, AStallShorterThanTheNodeTimeoutEndsNothing) {
   const int port = free_port();
   const auto script = shell("echo ready; sleep 7.7");
@@ -208,6 +316,27 @@ TEST(LauncherNodes, CanBeInterruptedWhileWaitingForTheOthers) {
     const Finished run = alone->wait(10);
     EXPECT_EQ(run.status, 128 + SIGINT) << run.err;
   }
+}
+
+// A store whose greeting comes later than the first try to reach it lasts.
+TEST(LauncherNodes, WaitForAGreetingThatHasALongWay) {
+  const FileDescriptor listener = distributed::listen_on("127.0.0.1", 0);
+  const auto alone = node(1, 2, distributed::bound_port(listener.get()), shell("exit 0"));
+  bool answered = false;
+  for (int tries = 0; tries < 3 && !answered; ++tries) {
+    pollfd ready{listener.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&ready, 1, 10'000), 1);
+    const FileDescriptor client(::accept(listener.get(), nullptr, nullptr));
+    ::usleep(1'200'000);
+    const std::string greeting =
+        std::string(distributed::wire::kHello) + std::string(distributed::wire::kNonceBytes, 'n');
+    ::send(client.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+    char byte = 0;
+    answered = ::recv(client.get(), &byte, 1, 0) == 1;
+  }
+  EXPECT_TRUE(answered);
+  alone->signal(SIGINT);
+  alone->wait();
 }
 
 TEST(LauncherNodes, MustBeStartedAlike) {

@@ -15,6 +15,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -287,6 +289,40 @@ TEST_F(RunSurprises, RanksThatComeApartAreTold) {
   fs::remove(file("c"));
   for (const std::string& error : errors(5, false))
     EXPECT_NE(error.find("the sampler gives rank(s) 1 another order of epoch 0"), std::string::npos) << error;
+}
+
+TEST_F(RunSurprises, WhatRank0CannotWriteEndsNoOtherRank) {
+  for (const bool async : {false, true}) {
+    testing::run_ranks(2, testing::Link::in_process, [&](distributed::ProcessGroup& group) {
+      manual_seed(3);
+      Net net;
+      distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+      optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
+      const data::DataLoader loader(samples(), {.batch_size = 8, .rank = group.rank(), .world_size = 2});
+      const auto loss = [](nn::Module& module, const data::Batch& part) {
+        return cross_entropy(module.forward(part.x), part.y);
+      };
+      const auto train = [&] {
+        training::Run run(step, optimizer, loader, loss,
+                          {.checkpoint = file("c"),
+                           .checkpoint_every = 2,
+                           .checkpoint_async = async,
+                           .resume = "none",
+                           .progress = Progress::none});
+        run.callbacks().on_epoch_end = [&](std::int64_t) {
+          if (group.rank() != 0) return;
+          // A folder takes the name of the checkpoint that was written before, perhaps in the background.
+          for (std::error_code error; fs::rename(file("c"), file("before"), error), error;) std::this_thread::yield();
+          fs::create_directory(file("c"));
+        };
+        run.train();
+      };
+      EXPECT_THROW(train(), UnwrittenError);
+      EXPECT_FALSE(group.failed()) << async;
+    });
+    fs::remove_all(folder_.text());
+    fs::create_directories(folder_.text());
+  }
 }
 
 }  // namespace
