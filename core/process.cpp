@@ -105,7 +105,10 @@ pid_t start_process(const ProcessSpec& spec) {
   if (pid == 0) become(launch);
   const int fork_error = errno;
   ::pthread_sigmask(SIG_SETMASK, &previous, nullptr);
-  LOCKSTEP_CHECK(pid > 0, "a process could not be started: {}", std::strerror(fork_error));
+  LOCKSTEP_CHECK(pid > 0, "a process could not be started: {}{}", std::strerror(fork_error),
+                 fork_error == EAGAIN ? "; ask for fewer processes, or raise the limits of the user (ulimit -u) or the "
+                                        "container (pids.max)"
+                                      : "");
 
   failed.write.reset();
   starting.unlock();

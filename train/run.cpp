@@ -16,6 +16,7 @@
 #include "lockstep/core/profile.h"
 #include "lockstep/core/profile_file.h"
 #include "lockstep/core/random.h"
+#include "lockstep/distributed/failure/tell_launcher.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
@@ -210,7 +211,11 @@ void Run::State::train_epoch(std::int64_t epoch) {
           Clock::now() - last_save >= std::chrono::duration<double, std::ratio<60>>(options.checkpoint_minutes);
       const Agreement::Decision decision = agreement.after_step(signal->came(), is_due);
       save = save || decision.save;
-      if (decision.stop && done < total_steps) stopped_by = signal->number() == SIGPIPE ? SIGPIPE : SIGTERM;
+      if (decision.stop && done < total_steps) {
+        stopped_by = signal->number() == SIGPIPE ? SIGPIPE : SIGTERM;
+        // Ranks that end with one that was told to are not the cause.
+        distributed::tell_launcher("was asked to end by a signal", /*own=*/signal->came());
+      }
     }
     if (stopped_by != 0) stopping = true;
     if (done == total_steps || stopping) break;

@@ -219,12 +219,12 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
   const std::uint64_t reduced_before = reducer_->passes();
   try {
     // Of a part of a model every rank asks what was counted, also one without samples.
-    if (runner_->pending())
+    const bool computes = runner_->pending();
+    if (computes)
       runner_->finish(options_.model_part && !sums_ ? reduction.total_count()
                                                     : reduction.divisor(*runner_, part.global_size));
-    else if (!sums_)
-      check_divisor(reduction.total_count());
     if (shards_) shards_->play_last_pass();
+    if (!computes && !sums_) check_divisor(reduction.total_count());
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {

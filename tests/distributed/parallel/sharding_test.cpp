@@ -375,7 +375,7 @@ TEST(Sharding, GradientsThatNobodyWouldUseAreAnError) {
     Tower tower;
     std::optional<TrainingStep> step(std::in_place, tower, TrainingStepOptions{.group = group, .zero = 2});
     {
-      const auto optimizer = zero_redundancy<optim::SGD>(*step, {.lr = 0.1});
+      const auto optimizer = zero_redundancy<optim::SGD>(*step, optim::SGDOptions{.lr = 0.1});
       (*step)(make_batch(8), tower_loss);
       optimizer->step();
       EXPECT_NE(error_of([&] { TrainingStep(tower, {.group = group, .zero = 2}); }).find("another step"),
@@ -395,7 +395,7 @@ TEST(Sharding, AStepWithItsOwnModelMayBeAssigned) {
   };
   TrainingStep step = make();
   step = make();
-  const auto optimizer = zero_redundancy<optim::SGD>(step, {.lr = 0.1});
+  const auto optimizer = zero_redundancy<optim::SGD>(step, optim::SGDOptions{.lr = 0.1});
   step(make_batch(8), tower_loss);
   optimizer->step();
 }
