@@ -41,7 +41,6 @@
 #include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/update_bn.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"

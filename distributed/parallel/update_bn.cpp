@@ -1,5 +1,3 @@
-#include "lockstep/distributed/parallel/update_bn.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -12,6 +10,7 @@
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/parallel/evaluate.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"

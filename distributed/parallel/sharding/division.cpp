@@ -71,11 +71,10 @@ std::shared_ptr<Division> Division::make(nn::Module& module, const TrainingStepO
   static std::map<const nn::Module*, std::weak_ptr<Division>> divided;
   const std::lock_guard lock(mutex);
   std::erase_if(divided, [](const auto& each) { return each.second.expired(); });
-  LOCKSTEP_CHECK(
-      !divided.contains(&module),
-      "[TrainingStep] what this module's gradients and parameters are divided by is another step, which "
-      "lives still (zero = {} here); make one step of a module, or let go of the former and of its optimizer",
-      options.zero);
+  LOCKSTEP_CHECK(!divided.contains(&module),
+                 "[TrainingStep] this module is divided by another step, which lives still (zero is {} here); make one "
+                 "step of a module, or let go of the former and of its optimizer before",
+                 options.zero);
   auto made = std::make_shared<Division>(module, options, rank, world);
   divided[&module] = made;
   return made;

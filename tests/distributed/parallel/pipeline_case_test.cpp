@@ -387,18 +387,5 @@ TEST(PipelineFailures, AStageThatStallsIsNamedAtTheDeadline) {
   for (const std::string& error : errors) EXPECT_FALSE(error.empty());
 }
 
-// Neither the buffers nor the random numbers of the rank that measures.
-TEST(PipelineModels, MeasuringChangesNothing) {
-  nn::Sequential net;
-  net.add<nn::BatchNorm1d>(kFeatures).add<nn::Dropout>(0.5).add<nn::Linear>(kFeatures, kClasses);
-  manual_seed(3);
-  measure_layers(pipeline_layers(net), make_batch(8).x, nullptr, 2);
-  const std::vector<float> drawn = randn({2}).to_vector<float>();
-  manual_seed(3);
-  EXPECT_EQ(drawn, randn({2}).to_vector<float>());
-  for (const nn::NamedTensor& each : net.named_buffers())
-    EXPECT_EQ(each.tensor.sum().item<double>(), each.name == "0.running_var" ? kFeatures : 0.0) << each.name;
-}
-
 }  // namespace
 }  // namespace lockstep::distributed

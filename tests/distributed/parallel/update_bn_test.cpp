@@ -1,8 +1,7 @@
 // update_bn(): running statistics are the means over a data set's batches, the same bits on any number of ranks.
 
-#include "lockstep/distributed/parallel/update_bn.h"
-
 #include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/evaluate.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
 #include "tests/distributed/parallel/training_support.h"
 
