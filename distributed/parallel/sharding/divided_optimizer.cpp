@@ -92,8 +92,8 @@ void ZeroRedundancyOptimizer::drop_gradients() {
 }
 
 void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) {
-  if (!division_) return Optimizer::zero_grad(set_to_none);
-  drop_gradients();
+  Optimizer::zero_grad(set_to_none || division_);  // where they are divided, what no pass has handed over
+  if (division_) drop_gradients();
 }
 
 bool ZeroRedundancyOptimizer::scale_gradients(double factor) {
