@@ -17,8 +17,9 @@
 namespace lockstep::nn {
 namespace {
 
-// What was computed once more ends in `inputs`, or in tensors that would get no gradient.
-void check_reads(const Tensor& out, const std::vector<Tensor>& inputs) {
+// What was computed once more, from node number `began` on, ends in `inputs`, in leaves that it has made itself, or in
+// tensors that would get no gradient.
+void check_reads(const Tensor& out, const std::vector<Tensor>& inputs, std::uint64_t began) {
   std::unordered_set<const Node*> known;
   for (const Tensor& input : inputs) known.insert(gradient_edge(input).node.get());
   std::vector<const Node*> next{gradient_edge(out).node.get()};
@@ -26,11 +27,13 @@ void check_reads(const Tensor& out, const std::vector<Tensor>& inputs) {
     const Node* node = next.back();
     next.pop_back();
     if (!node || !known.insert(node).second) continue;
-    const auto* leaf = dynamic_cast<const AccumulateGrad*>(node);
-    LOCKSTEP_CHECK(!leaf,
-                   "[recompute] the function reads a tensor of shape {} that requires gradients and would get none "
-                   "here; make it a parameter of the module that is passed, or list it with the inputs",
-                   to_string(leaf->leaf()->sizes));
+    if (const auto* end = dynamic_cast<const AccumulateGrad*>(node)) {
+      LOCKSTEP_CHECK(static_cast<const AutogradMeta*>(end->leaf()->autograd.get())->requires_since > began,
+                     "[recompute] the function reads a tensor of shape {} that requires gradients and would get none "
+                     "here; make it a parameter of the module that is passed, or list it with the inputs",
+                     to_string(end->leaf()->sizes));
+      continue;
+    }
     for (const Edge& edge : node->edges()) next.push_back(edge.node.get());
   }
 }
@@ -40,6 +43,7 @@ struct RecomputeBackward final : Node {
   std::size_t count = 0;           // of inputs, which are saved
   std::vector<Tensor> parameters;  // of the module, those that require gradients
   std::vector<std::uint32_t> versions;
+  std::vector<Tensor> frozen;  // its others
   RandomPosition random;
   autocast::Settings autocasting;
   std::vector<std::pair<Module*, bool>> training;  // the modules, and their modes in the forward pass
@@ -62,6 +66,7 @@ struct RecomputeBackward final : Node {
       wanted.push_back(parameters[i]);
       places.push_back(count + i);
     }
+    const std::uint64_t began = Node::take_sequence();
     Tensor out;
     {
       const EnableGradGuard recording;
@@ -71,7 +76,7 @@ struct RecomputeBackward final : Node {
       out = function(inputs);
     }
     if (!out.requires_grad()) return result;
-    check_reads(out, wanted);
+    check_reads(out, wanted, began);
     // Hooks of parameters are left to the pass around this one, which has the whole gradients.
     std::vector<Tensor> found = Engine::gradients({&out, 1}, {&grads[0], 1}, wanted, false, false);
     for (std::size_t i = 0; i < places.size(); ++i) result[places[i]] = std::move(found[i]);
@@ -90,6 +95,12 @@ struct RecomputeBackward final : Node {
           "which computes the module again; freeze it before forward or after backward",
           to_string(parameters[i].sizes()));
     }
+    for (const Tensor& each : frozen)
+      LOCKSTEP_CHECK(
+          !each.requires_grad(),
+          "[recompute] a parameter of shape {} was frozen in forward and requires gradients before backward, "
+          "which computes the module again; unfreeze it before forward or after backward",
+          to_string(each.sizes()));
     for (const auto& [module, trained] : training)
       LOCKSTEP_CHECK(
           module->is_training() == trained,
@@ -101,21 +112,27 @@ struct RecomputeBackward final : Node {
 
 Tensor recorded(Module* module, const std::vector<Tensor>& inputs,
                 std::function<Tensor(const std::vector<Tensor>&)> function) {
-  std::vector<Tensor> parameters;
+  std::vector<Tensor> parameters, frozen;
   if (module)
-    for (const Tensor& p : module->parameters())
-      if (p.requires_grad()) parameters.push_back(p);
+    for (const Tensor& p : module->parameters()) (p.requires_grad() ? parameters : frozen).push_back(p);
   const auto takes_gradient = [](const Tensor& each) { return each.defined() && each.requires_grad(); };
   if (!GradMode::enabled() || (parameters.empty() && std::ranges::none_of(inputs, takes_gradient)))
     return function(inputs);
 
   const RandomPosition random = random_position();
   const autocast::Settings autocasting;
+  std::vector<std::uint32_t> versions;
+  for (const Tensor& each : inputs) versions.push_back(each.defined() ? each.storage()->version() : 0);
   Tensor out;
   {
     const NoGradGuard values_only;
     out = function(inputs).detach();
   }
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    LOCKSTEP_CHECK(!inputs[i].defined() || inputs[i].storage()->version() == versions[i],
+                   "[recompute] the function changed its input {}, of shape {}, in place, of which it is computed once "
+                   "more in backward; have it make a new tensor",
+                   i, to_string(inputs[i].sizes()));
   std::vector<const Tensor*> sources;
   for (const std::vector<Tensor>* list : {&inputs, static_cast<const std::vector<Tensor>*>(&parameters)})
     for (const Tensor& each : *list) sources.push_back(&each);
@@ -127,6 +144,7 @@ Tensor recorded(Module* module, const std::vector<Tensor>& inputs,
   node->count = inputs.size();
   for (const Tensor& p : parameters) node->versions.push_back(p.storage()->version());
   node->parameters = std::move(parameters);
+  node->frozen = std::move(frozen);
   node->random = random;
   node->autocasting = autocasting;
   if (module)

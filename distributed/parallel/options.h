@@ -110,7 +110,8 @@ struct TrainingStepOptions {
   /// the gradients of the global loss in them as in all others; backward() in PyTorch's idiom, as there, those of the
   /// sum of the ranks' losses, which are (ranks) times as large. An optimizer, a checkpoint and clip_grad_norm_() see
   /// what their rank has: save each rank's own modules to a file of its own, and clip them apart from the others, whose
-  /// factor must be the same on all ranks.
+  /// factor must be the same on all ranks. evaluate() and update_bn() give all ranks rank 0's buffers and batches of
+  /// their own: they are not for models whose ranks compute together, or with buffers in these modules.
   std::vector<std::string> ignored_modules = {};
 
   /// The ranks' group, of the job or as given; null: this process alone.

@@ -229,5 +229,33 @@ TEST(Recompute, SaysWhatItReadsBesides) {
   EXPECT_TRUE(layer.weight.grad().defined());
 }
 
+TEST(Recompute, MayMakeLeavesOfItsOwn) {
+  nn::Linear layer(4, 4);
+  const Tensor x = make_leaf({3, 4}, 2, kFloat32);
+  nn::recompute(layer, x,
+                [&](const Tensor& in) {
+                  return layer(in) + zeros({3, 4}).requires_grad_();
+                })
+      .sum()
+      .backward();
+  EXPECT_TRUE(layer.weight.grad().defined() && x.grad().defined());
+}
+
+TEST(Recompute, SaysThatItsInputWasChanged) {
+  nn::Linear layer(4, 4);
+  Tensor x = ones({3, 4});
+  EXPECT_NE(error_of([&] {
+              nn::recompute(layer, x, [&](const Tensor& in) {
+                Tensor same = in;
+                return layer(same.mul_(2.0));
+              });
+            }).find("changed its input 0"),
+            std::string::npos);
+  layer.set_requires_grad(false);
+  const Tensor y = nn::recompute(layer, make_leaf({3, 4}, 2, kFloat32)).sum();
+  layer.set_requires_grad(true);
+  EXPECT_NE(error_of([&] { y.backward(); }).find("was frozen in forward"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace lockstep::testing

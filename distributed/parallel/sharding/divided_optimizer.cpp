@@ -28,6 +28,12 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(std::unique_ptr<optim::Optimize
   LOCKSTEP_CHECK(step.ranks_,
                  "[ZeroRedundancyOptimizer] the step trains in one process; expected one with a job or a "
                  "group, over whose ranks to divide");
+  LOCKSTEP_CHECK(
+      step.ignored_modules().empty() || step.ranks_->group().world_size() == 1,
+      "[ZeroRedundancyOptimizer] the module '{}' is each rank's own (ignored_modules), and the optimizer's state "
+      "would be divided over ranks that have other parameters; leave one of them out, or make one of the shared "
+      "parameters alone with the group, and a plain optimizer of the others",
+      step.ignored_modules().front());
   group_ = step.ranks_->group().shared_from_this();
   division_ = step.ranks_->division();
   set_up(chunk_bytes);

@@ -66,17 +66,30 @@ NamedModule find_module(nn::Module& root, const std::string& name) {
 
 }  // namespace
 
+namespace {
+
+std::mutex divided_mutex;
+// By module. Held by nobody here.
+std::map<const nn::Module*, std::weak_ptr<Division>>& divided_modules() {
+  static std::map<const nn::Module*, std::weak_ptr<Division>> all;
+  return all;
+}
+
+}  // namespace
+
+void Division::check_undivided(const nn::Module& module) {
+  const std::lock_guard lock(divided_mutex);
+  std::erase_if(divided_modules(), [](const auto& each) { return each.second.expired(); });
+  LOCKSTEP_CHECK(!divided_modules().contains(&module),
+                 "[TrainingStep] this module is divided by another step, which lives still (zero = 2 or 3); make one "
+                 "step of a module, or let go of the former and of its optimizer before");
+}
+
 std::shared_ptr<Division> Division::make(nn::Module& module, const TrainingStepOptions& options, int rank, int world) {
-  static std::mutex mutex;
-  static std::map<const nn::Module*, std::weak_ptr<Division>> divided;
-  const std::lock_guard lock(mutex);
-  std::erase_if(divided, [](const auto& each) { return each.second.expired(); });
-  LOCKSTEP_CHECK(!divided.contains(&module),
-                 "[TrainingStep] this module is divided by another step, which lives still (zero is {} here); make one "
-                 "step of a module, or let go of the former and of its optimizer before",
-                 options.zero);
+  check_undivided(module);
   auto made = std::make_shared<Division>(module, options, rank, world);
-  divided[&module] = made;
+  const std::lock_guard lock(divided_mutex);
+  divided_modules()[&module] = made;
   return made;
 }
 

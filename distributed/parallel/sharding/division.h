@@ -56,7 +56,9 @@ struct Unit {
 /// Where the ranks hold a part of a model, a parameter that other parts have too is alone in its flat. One part reduces
 /// its gradient, and each of its ranks gives its block to the rank with the same number in the others.
 struct Division {
-  /// Throws Error while another one of the module lives: it would take away the gradients of this one.
+  /// Throws Error while one of the module lives: it would take away the gradients of another step.
+  static void check_undivided(const nn::Module& module);
+  /// The first of a module; see check_undivided().
   static std::shared_ptr<Division> make(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
   Division(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
   ~Division();

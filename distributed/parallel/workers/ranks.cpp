@@ -102,6 +102,7 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
       frozen_(module),
       same_batch_(group_),
       sums_(make_sums(module, *group_, options)) {
+  Division::check_undivided(module);
   if (options.model_part) {
     runner_ = options.model_part->make_runner(options, sums_.get());
     std::size_t first = 0;
