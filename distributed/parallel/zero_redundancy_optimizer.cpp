@@ -153,7 +153,7 @@ void ZeroRedundancyOptimizer::step() {
   for (const Tensor& share : shares_) share.set_grad({});
   if (division_) drop_gradients();
   if (division_ && division_->values_too) {
-    if (division_->shards) division_->shards->on_update();
+    if (const auto shards = division_->shards.lock()) shards->on_update();
     return;
   }
   if (group_->world_size() == 1) return;

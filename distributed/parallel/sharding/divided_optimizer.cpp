@@ -73,7 +73,7 @@ bool ZeroRedundancyOptimizer::has_gradient(std::size_t parameter) const {
 }
 
 void ZeroRedundancyOptimizer::lend_flats() {
-  if (division_->shards) division_->shards->check_divided();
+  if (const auto shards = division_->shards.lock()) shards->check_divided();
   for (std::size_t k = 0; k < own_.size(); ++k) {
     const Piece& piece = own_[k];
     const Flat& flat = division_->flats[piece.flat];

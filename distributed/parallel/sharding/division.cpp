@@ -77,10 +77,14 @@ std::map<const nn::Module*, std::weak_ptr<Division>>& divided_modules() {
 
 }  // namespace
 
-void Division::check_undivided(const nn::Module& module) {
+std::shared_ptr<Division> Division::of(const nn::Module& module) {
   const std::lock_guard lock(divided_mutex);
-  std::erase_if(divided_modules(), [](const auto& each) { return each.second.expired(); });
-  LOCKSTEP_CHECK(!divided_modules().contains(&module),
+  const auto found = divided_modules().find(&module);
+  return found == divided_modules().end() ? nullptr : found->second.lock();
+}
+
+void Division::check_undivided(const nn::Module& module) {
+  LOCKSTEP_CHECK(!of(module),
                  "[TrainingStep] this module is divided by another step, which lives still (zero = 2 or 3); make one "
                  "step of a module, or let go of the former and of its optimizer before");
 }
@@ -89,6 +93,7 @@ std::shared_ptr<Division> Division::make(nn::Module& module, const TrainingStepO
   check_undivided(module);
   auto made = std::make_shared<Division>(module, options, rank, world);
   const std::lock_guard lock(divided_mutex);
+  std::erase_if(divided_modules(), [](const auto& each) { return each.second.expired(); });
   divided_modules()[&module] = made;
   return made;
 }

@@ -56,6 +56,8 @@ struct Unit {
 /// Where the ranks hold a part of a model, a parameter that other parts have too is alone in its flat. One part reduces
 /// its gradient, and each of its ranks gives its block to the rank with the same number in the others.
 struct Division {
+  /// That of a module, if one lives; else null.
+  static std::shared_ptr<Division> of(const nn::Module& module);
   /// Throws Error while one of the module lives: it would take away the gradients of another step.
   static void check_undivided(const nn::Module& module);
   /// The first of a module; see check_undivided().
@@ -74,9 +76,9 @@ struct Division {
   std::vector<Flat> flats;  ///< likewise; the first ones in the order in which their gradients travel
   std::size_t reduced_flats = 0, trained_flats = 0;
   std::vector<Unit> units;
-  std::vector<bool> has_gradient;     ///< by trained parameter
-  int optimizers = 0;                 ///< that know of the division, and live
-  ParameterShards* shards = nullptr;  ///< while there are some
+  std::vector<bool> has_gradient;         ///< by trained parameter
+  int optimizers = 0;                     ///< that know of the division, and live
+  std::weak_ptr<ParameterShards> shards;  ///< while there are some
 
   /// This rank's elements of a flat.
   std::pair<std::int64_t, std::int64_t> own_range(const Flat& flat) const;

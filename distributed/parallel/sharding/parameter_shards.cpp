@@ -1,8 +1,6 @@
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "lockstep/autograd/accumulate_grad.h"
@@ -14,16 +12,6 @@
 #include "lockstep/distributed/parallel/step.h"
 
 namespace lockstep::distributed {
-namespace {
-
-std::mutex all_mutex;
-std::map<const nn::Module*, std::weak_ptr<ParameterShards>>& all_shards() {
-  static std::map<const nn::Module*, std::weak_ptr<ParameterShards>> all;
-  return all;
-}
-
-}  // namespace
-
 /// The values of a unit's parameters, which are elsewhere.
 class AbsentValues final : public Computation {
  public:
@@ -66,8 +54,7 @@ std::shared_ptr<ParameterShards> ParameterShards::make(nn::Module& module, std::
       if (is_like(flat)) flat.shard = elements_of(memory, std::exchange(at, at + flat.block), flat.block);
   }
   made->divide();
-  const std::lock_guard lock(all_mutex);
-  all_shards()[&module] = made;
+  made->division_->shards = made;
   return made;
 }
 
@@ -91,7 +78,6 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
     }
   }
   if (!lists_[0].empty()) lists_[1].assign(lists_[0].rbegin() + 1, lists_[0].rend());  // the last is there already
-  division_->shards = this;
   if (division_->of_part) return;
   hooks_.resize(division_->trained);
   for (std::size_t u = 0; u < states_.size(); ++u)
@@ -110,18 +96,13 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
 }
 
 ParameterShards::~ParameterShards() {
-  division_->shards = nullptr;
   for (nn::Module* each : called_) each->set_call_hook(nullptr);
   for (std::size_t p = 0; p < hooks_.size(); ++p) division_->parameters[p].tensor.remove_hook(hooks_[p]);
-  const std::lock_guard lock(all_mutex);
-  const auto found = all_shards().find(&module_);
-  if (found != all_shards().end() && found->second.expired()) all_shards().erase(found);
 }
 
 std::shared_ptr<ParameterShards> ParameterShards::of(const nn::Module& module) {
-  const std::lock_guard lock(all_mutex);
-  const auto found = all_shards().find(&module);
-  return found == all_shards().end() ? nullptr : found->second.lock();
+  const std::shared_ptr<Division> division = Division::of(module);
+  return division ? division->shards.lock() : nullptr;
 }
 
 // --- one unit

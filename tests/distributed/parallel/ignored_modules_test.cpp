@@ -73,6 +73,19 @@ void copy_expert(const Expert& from, const Expert& to) {
   for (std::size_t p = 0; p < from.parameters().size(); ++p) copy_values(from.parameters()[p], to.parameters()[p]);
 }
 
+// A mixture that begins as the whole one does.
+struct Pair {
+  explicit Pair(const ProcessGroupPtr& group)
+      : mixture(group), same(group->rank() == 0 ? whole.expert0 : whole.expert1) {
+    set_weights(whole);
+    set_weights(mixture.dense);
+    copy_expert(same, mixture.expert);
+  }
+  WholeMixture whole;
+  Mixture mixture;
+  const Expert& same;  // of the whole one, as the mixture's
+};
+
 Values of_expert(const nn::Module& dense, const nn::Module& expert, bool gradients) {
   Values all = gradients ? gradients_of(dense) : weights_of(dense);
   for (const auto& each : gradients ? gradients_of(expert) : weights_of(expert)) all.push_back(each);
@@ -80,15 +93,9 @@ Values of_expert(const nn::Module& dense, const nn::Module& expert, bool gradien
 }
 
 TEST(IgnoredModules, AMixtureTrainsAsInOneProcess) {
-  WholeMixture whole;
-  set_weights(whole);
   run_on({kExperts, Link::in_process}, [&](const ProcessGroupPtr& group) {
-    WholeMixture here;
-    set_weights(here);
-    Mixture mixture(group);
-    set_weights(mixture.dense);
-    const Expert& same = group->rank() == 0 ? here.expert0 : here.expert1;
-    copy_expert(same, mixture.expert);
+    Pair pair(group);
+    auto& [here, mixture, same] = pair;
     TrainingStepOptions options = kOwnExpert;
     options.accumulate = 2;
     DistributedDataParallel ddp(mixture, group, options);
@@ -114,12 +121,8 @@ TEST(IgnoredModules, AMixtureTrainsAsInOneProcess) {
 
 TEST(IgnoredModules, InPyTorchsIdiomHaveTheGradientsOfTheSum) {
   run_on({kExperts, Link::gloo}, [&](const ProcessGroupPtr& group) {
-    WholeMixture here;
-    set_weights(here);
-    Mixture mixture(group);
-    set_weights(mixture.dense);
-    const Expert& same = group->rank() == 0 ? here.expert0 : here.expert1;
-    copy_expert(same, mixture.expert);
+    Pair pair(group);
+    auto& [here, mixture, same] = pair;
     DistributedDataParallel ddp(mixture, group, kOwnExpert);
     const data::Batch batch = make_batch(8), part = part_of(batch, group->rank() * 4, 4);
     cross_entropy(ddp(part.x), part.y).backward();
