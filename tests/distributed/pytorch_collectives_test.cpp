@@ -331,14 +331,26 @@ TEST(DistributedTest, new_subgroups_with_group_param) {
     part->barrier()->wait();
   });
 }
+// A group that has ended leaves the ranks' other groups, older and newer, as they were.
+void expect_destroyed(Who who) {
+  run_as(who, [](ProcessGroup& group) {
+    const ProcessGroupPtr older = group.split(0);
+    ProcessGroupPtr ended = group.split(0);
+    ended->barrier()->wait();
+    ended.reset();
+    const ProcessGroupPtr newer = group.split(0);
+    for (ProcessGroup* each : {&group, older.get(), newer.get()}) {
+      const Tensor tensor = full({3}, group.rank() + 1);
+      each->all_reduce(tensor)->wait();
+      EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, group.world_size() * (group.world_size() + 1) / 2));
+    }
+  });
+}
 TEST(DistributedTest, destroy_group) {
-  run_as(Who::group, [](ProcessGroup& group) { group.split(0)->barrier()->wait(); });
+  expect_destroyed(Who::group);
 }
 TEST(DistributedTest, destroy_full_group) {
-  run_as(Who::job, [](ProcessGroup& group) {
-    group.split(0)->barrier()->wait();
-    group.barrier()->wait();
-  });
+  expect_destroyed(Who::full_group);
 }
 
 TEST(DistributedTest, all_reduce_sum_async) {

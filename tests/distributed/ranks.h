@@ -38,7 +38,7 @@ inline ProcessGroupPtr make_group(Link link, const ProcessGroupOptions& options,
 }
 
 /// Runs body(group) on `world_size` ranks, each a thread with its own group. Rethrows the first rank's exception, and
-/// fails unless every rank has run to its end and some collective has counted them all.
+/// fails unless every rank has run to its end.
 inline void run_ranks(int world_size, Link link, const std::function<void(ProcessGroup&)>& body,
                       Milliseconds timeout = Milliseconds(30'000)) {
   auto store = std::make_shared<distributed::HashStore>();

@@ -11,7 +11,6 @@ namespace {
 
 TEST(CudaDevice, CountsWithoutADriverToo) {
   const int count = cuda::device_count();
-  EXPECT_GE(count, 0);
   EXPECT_EQ(cuda::is_available(), count > 0);
   EXPECT_EQ(cuda::why_unavailable().empty(), count > 0);
   EXPECT_TRUE(cuda::is_built() || count == 0);
