@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -17,6 +18,7 @@
 #include "lockstep/core/start_thread.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/resident_dataset.h"
+#include "lockstep/data/wanted.h"
 
 namespace lockstep::data {
 
@@ -24,9 +26,12 @@ namespace lockstep::data {
 // Workers take step numbers in order and put each batch into slot step % slots; the consumer takes them out in order.
 // A worker may take step s only while s < taken + slots: that bounds the memory, and makes a slot free when it is used.
 //
-// An epoch ends with its workers, but not one that hangs in the data set (a disk that does not answer): its end waits
-// for them no longer than the loader's timeout, and not at all after a TimeoutError, which would else never be seen.
-// What is left belongs to the workers then, and the last one that returns frees it.
+// An epoch ends with its workers, which give up the batches under way, a MapDataset's before the next sample. But it
+// does not end with one that hangs in the data set (a disk that does not answer): its end waits for them no longer than
+// the loader's timeout; where an exception ends it, which would else be seen too late, kUnwindingWait at most; and not
+// at all after a TimeoutError. What is left belongs to the workers then, and the last one that returns frees it.
+constexpr std::chrono::milliseconds kUnwindingWait{2'000};
+
 struct Epoch::Impl {
   struct Slot {
     std::optional<Batch> batch;
@@ -52,7 +57,9 @@ struct Epoch::Impl {
     std::unique_lock lock(mutex);
     stopping = true;
     slot_free.notify_all();
-    const auto deadline = timed_out ? std::chrono::steady_clock::now() : deadline_in(options.timeout);
+    const auto longest =
+        std::uncaught_exceptions() > exceptions ? std::min(options.timeout, kUnwindingWait) : options.timeout;
+    const auto deadline = timed_out ? std::chrono::steady_clock::now() : deadline_in(longest);
     abandoned = !worker_gone.wait_until(lock, deadline, [this] { return running == 0; });
     if (abandoned) {
       for (std::thread& worker : workers) worker.detach();
@@ -138,7 +145,9 @@ struct Epoch::Impl {
       lock.unlock();
       Slot result;
       try {
+        const WantedUntil wanted(stopping);
         result.batch = make_batch(step);
+      } catch (const Unwanted&) {
       } catch (...) {
         result.error = std::current_exception();
       }
@@ -182,6 +191,7 @@ struct Epoch::Impl {
   const std::uint64_t epoch;
   const std::int64_t steps;
   const pid_t owner = ::getpid();
+  const int exceptions = std::uncaught_exceptions();  // that were on their way when it began
 
   std::optional<Batch> delivered;
   bool failed = false;
@@ -193,7 +203,7 @@ struct Epoch::Impl {
   std::int64_t next_step;
   std::int64_t taken;
   std::vector<Slot> slots;
-  bool stopping = false;
+  std::atomic<bool> stopping = false;
   bool timed_out = false;  // a batch was not ready in time
   bool abandoned = false;  // the last worker frees this
   int running = 0;         // workers that have not returned

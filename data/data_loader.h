@@ -49,7 +49,9 @@ struct DataLoaderOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
-/// One pass over a dataset; made by DataLoader::epoch(). Its workers end with it, wherever the loop over it stops.
+/// One pass over a dataset; made by DataLoader::epoch(). Its workers end with it, wherever the loop over it stops, and
+/// give up what nobody wants any more; one that hangs is left behind after the loader's timeout, or two seconds where an
+/// exception ends the loop.
 /// For one thread at a time.
 class Epoch {
  public:

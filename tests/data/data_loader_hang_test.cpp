@@ -46,5 +46,36 @@ TEST(DataLoader, ADatasetThatHangsDoesNotKeepTheTimeoutFromBeingSeen) {
   EXPECT_TRUE(left.expired());  // the workers have returned, and freed what was left
 }
 
+/// A batch of 100 takes two seconds.
+class SlowSamples final : public MapDataset {
+ public:
+  std::int64_t size() const override { return 400; }
+  Batch get(std::int64_t) const override {
+    std::this_thread::sleep_for(20ms);
+    return {.x = zeros({1})};
+  }
+};
+
+double seconds_to_leave(std::shared_ptr<const Dataset> dataset) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    const DataLoader loader(std::move(dataset), {.batch_size = 100, .num_workers = 2});
+    const auto epoch = loader.epoch(0);
+    std::this_thread::sleep_for(50ms);  // the workers are at work
+    throw Error("of the loop");
+  } catch (const Error&) {
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+TEST(DataLoader, AnExceptionDoesNotWaitForBatchesThatNobodyWantsAnyMore) {
+  EXPECT_LT(seconds_to_leave(std::make_shared<SlowSamples>()), 1.0);
+  std::atomic<bool> gate{false};
+  const auto hanging = std::make_shared<HangingDataset>(gate);
+  EXPECT_LT(seconds_to_leave(hanging), 4.0);
+  gate = true;
+  while (hanging.use_count() > 1) std::this_thread::sleep_for(1ms);  // the last worker has freed what was left
+}
+
 }  // namespace
 }  // namespace lockstep::testing
