@@ -132,31 +132,60 @@ ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, 
   return gloo::make_process_group(scoped("gloo"), group, gloo_options(place, environment, group.timeout));
 }
 
+/// The store of the rank that serves it to the others: the server ends with whoever here uses the store last, be it the
+/// Job or a group that has outlived it.
+struct ServedStore {
+  StorePtr store;
+  std::unique_ptr<TCPStoreServer> server;
+  Milliseconds patience = kFarewell;
+  OwnProcess made_in = {};
+
+  ~ServedStore() {
+    if (!made_in.is_here()) {
+      leave_for_ever(store, server);
+      return;
+    }
+    try {
+      store.reset();
+      if (!server->wait_until_idle(patience))
+        logging::info("the store closes while {} connections are open", server->connections());
+    } catch (const std::exception& error) {
+      logging::warn("the end of the store: {}", error.what());
+    }
+  }
+};
+
 }  // namespace
 
 struct Job::State {
   Rendezvous place;
+  std::shared_ptr<ServedStore> served;  // null: another process serves it
   Device device;
   StorePtr store;
   ProcessGroupPtr group;
   OwnProcess made_in;
 
+  void meet(Rendezvous found) {
+    place = std::move(found);
+    if (!place.server) return;
+    served.reset(new ServedStore{std::move(place.store), std::move(place.server)});
+    place.store = StorePtr(served, served->store.get());
+  }
+
   ~State() {
     if (!made_in.is_here()) {
       // In a forked child: Note [Another process's objects].
-      leave_for_ever(group, store, place.store, place.server, place.meeting_file);
+      leave_for_ever(group, store, place.store, served, place.meeting_file);
       return;
     }
     try {
-      // Others may still hold the group or store; then they are not at their end, and nobody is waited for.
-      const bool last = group.use_count() == 1 && store.use_count() == 1;
       const bool failed = std::uncaught_exceptions() > 0 || (group && group->failed());
-      const Milliseconds patience = farewell(failed, group ? group->timeout() : kFarewell);
+      // Who could not join waits for nobody.
+      if (served) served->patience = group ? farewell(failed, group->timeout()) : Milliseconds(0);
       group.reset();
       store.reset();
       place.store.reset();
-      if (place.server && last && !place.server->wait_until_idle(patience))
-        logging::info("the store closes while {} connections are open", place.server->connections());
+      served.reset();
     } catch (const std::exception& error) {
       logging::warn("leaving the job: {}", error.what());
     }
@@ -211,12 +240,12 @@ Job init(const InitOptions& options) {
   const bool alone = options.init_method.empty() && !options.rank && !options.world_size &&
                      read_launcher(environment).launcher.empty();
   if (!alone)
-    state->place = rendezvous({.url = options.init_method.empty() ? "env://" : options.init_method,
-                               .rank = options.rank,
-                               .world_size = options.world_size,
-                               .token = options.token,
-                               .timeout = options.timeout},
-                              environment);
+    state->meet(rendezvous({.url = options.init_method.empty() ? "env://" : options.init_method,
+                            .rank = options.rank,
+                            .world_size = options.world_size,
+                            .token = options.token,
+                            .timeout = options.timeout},
+                           environment));
   Rendezvous& place = state->place;
   state->device = device_of(options, place.local_rank);
   check_backend_of(options.backend, state->device, place.world_size);

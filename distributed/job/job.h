@@ -33,7 +33,7 @@ struct InitOptions {
 };
 
 /// This process's place in a job, and its ties to the others. Movable; the destructor leaves the group in good order
-/// and never throws.
+/// and never throws. A process_group() or store() that is kept longer stays in use.
 class Job {
  public:
   Job(Job&&) noexcept;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -78,6 +80,26 @@ TEST(Job, RanksOnOneMachineShareMemory) {
 TEST(Job, GlooIsTakenIfAskedFor) {
   if (!gloo::is_available()) GTEST_SKIP() << "this build has no Gloo";
   meet_through_a_file("gloo", "gloo");
+}
+
+TEST(Job, AGroupThatOutlivesItsJobKeepsTheStoreThatOthersUse) {
+  const std::string url = fmt::format("tcp://127.0.0.1:{}", testing::free_port());
+  const auto join = [&](int rank) {
+    return init({.init_method = url, .timeout = kTimeout, .rank = rank, .world_size = 2});
+  };
+  std::promise<void> job_has_gone;
+  std::thread other([&] {
+    const Job job = join(1);
+    job_has_gone.get_future().wait();
+    EXPECT_NO_THROW(job.store()->set("key", "value"));
+    job.process_group()->barrier()->wait();
+  });
+  {
+    ProcessGroupPtr group = join(0).process_group();  // the Job has gone
+    job_has_gone.set_value();
+    group->barrier()->wait();
+  }
+  other.join();
 }
 
 TEST(Job, BackendsAreKnown) {
