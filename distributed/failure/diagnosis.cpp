@@ -9,7 +9,7 @@ namespace lockstep::distributed {
 namespace {
 
 /// From harmless to what explains a failure best; of several kinds the last is the cause.
-enum class Verdict { in_place, unknown, behind, silent, stopped, gone, mismatched, left, ended };
+enum class Verdict { in_place, unknown, behind, silent, stopped, gone, mismatched, left, threw, ended };
 
 bool is_live(const Observation& seen) {
   return seen.answered && seen.state->ended_by.empty() && !seen.state->left;
@@ -86,9 +86,22 @@ class Verdicts {
         store_error_(store_error),
         now_ms_(now_ms),
         front_(front_of(observations)),
-        call_(common_call(observations, front_)) {}
+        call_(common_call(observations, front_)) {
+    for (int r = 0; r < static_cast<int>(observations.size()); ++r) verdicts_.push_back(first_look(r));
+    // Some have gone on after an exception, and others have had none. One that waits may have dealt with it: then a
+    // rank that has died is the cause.
+    const auto threw = [](const Observation& seen) { return seen.state && !seen.state->exception.empty(); };
+    if (std::ranges::all_of(observations, threw)) return;
+    const bool one_is_dead = std::ranges::any_of(verdicts_, [](Verdict verdict) {
+      return verdict == Verdict::ended || verdict == Verdict::gone || verdict == Verdict::stopped;
+    });
+    for (std::size_t r = 0; r < verdicts_.size(); ++r)
+      if (threw(observations[r]) && (!one_is_dead || verdicts_[r] > Verdict::gone)) verdicts_[r] = Verdict::threw;
+  }
 
-  Verdict verdict(int rank) const {
+  Verdict verdict(int rank) const { return verdicts_[static_cast<std::size_t>(rank)]; }
+
+  Verdict first_look(int rank) const {
     const Observation& seen = observations_[static_cast<std::size_t>(rank)];
     if (seen.state && seen.state->left && seen.state->trouble.empty() && seen.state->called >= front_ &&
         rank != failure_.peer)
@@ -139,6 +152,9 @@ class Verdicts {
         return fmt::format("called {}{}", seen.state->collective, step(*seen.state));
       case Verdict::left:
         return fmt::format("left the group in good order, {}", place(seen));
+      case Verdict::threw:
+        return fmt::format("ended a step with an exception, which the program has caught: {}; {}{}",
+                           seen.state->exception, seen.state->left ? "then left the group, " : "", place(seen));
       case Verdict::ended:
         return fmt::format("{}; {}", seen.state->ended_by, place(seen));
     }
@@ -182,6 +198,7 @@ class Verdicts {
   std::int64_t now_ms_;
   std::uint64_t front_;
   std::uint64_t call_;
+  std::vector<Verdict> verdicts_;
 };
 
 constexpr const char* kSameCalls =
@@ -193,6 +210,8 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
   switch (verdict) {
     case Verdict::ended:
       return {};
+    case Verdict::threw:
+      return "a rank that catches what its step has thrown must not go on alone: let it end, or abort() its group";
     case Verdict::left:
       return fmt::format("all ranks must make the same number of calls: look why {} ended earlier than the others",
                          who);
@@ -288,7 +307,7 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
   // Of two mismatches the earlier one is the cause. Ranks that have called different collectives need not wait in them.
   const auto difference = first_difference(observations);
   const bool is_told = worst == Verdict::mismatched && difference && *difference + 1 >= front_of(observations);
-  if (difference && !is_told && worst < Verdict::ended && worst != Verdict::gone && worst != Verdict::stopped) {
+  if (difference && !is_told && worst < Verdict::threw && worst != Verdict::gone && worst != Verdict::stopped) {
     worst = Verdict::mismatched;
     causes.clear();
     waiting.clear();
@@ -303,7 +322,7 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
   }
   if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
   // Nor need anybody be behind where a rank of this group, or of a part of it, knows what it was sent, and by whom.
-  for (int r = 0; r < world && worst < Verdict::ended && worst != Verdict::gone && worst != Verdict::stopped; ++r) {
+  for (int r = 0; r < world && worst < Verdict::threw && worst != Verdict::gone && worst != Verdict::stopped; ++r) {
     const auto& state = observations[static_cast<std::size_t>(r)].state;
     if (!state || state->trouble.find(kMismatchedMessages) == std::string::npos) continue;
     causes = state->trouble;

@@ -103,7 +103,7 @@ ProcessGroupError GroupFailure::tell(const OperationFailure& failure) {
       reporter >= 0 && !diagnosis.culprits.empty() && logging::enabled(logging::Level::error))
     brief = fmt::format("[Rank {}] {} failed because of {}; rank {}'s report says more", job_rank(place_.rank),
                         what.substr(0, what.find(" (")), diagnosis.culprits, job_rank(reporter));
-  return ProcessGroupError(text + cause_text(diagnosis.headline, failure.cause), brief);
+  return ProcessGroupError(text + monitor_->standstill() + cause_text(diagnosis.headline, failure.cause), brief);
 }
 
 // What this group's ranks know goes into the parent's report, which is the only one.

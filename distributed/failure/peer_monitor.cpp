@@ -18,6 +18,8 @@ constexpr int kSmallWorld = 64;
 // At the start the others' identities are looked for more often, as a rank may fail in its first moments.
 constexpr Milliseconds kEarlyInterval{20};
 constexpr int kEarlyLooks = 50;
+// A thread that wakes so much too late was not kept from its core by other work alone.
+constexpr Milliseconds kStandstill{1'000};
 
 Milliseconds steady_now() {
   return duration_cast<Milliseconds>(std::chrono::steady_clock::now().time_since_epoch());
@@ -128,6 +130,13 @@ void PeerMonitor::set_step(std::int64_t step) {
   ++changes_;
 }
 
+void PeerMonitor::set_exception(std::string_view what) {
+  if (parent_) parent_->set_exception(what);
+  const std::lock_guard lock(mutex_);
+  state_.exception = what;
+  ++changes_;
+}
+
 void PeerMonitor::set_ended_by(std::string_view reason) {
   const std::lock_guard lock(mutex_);
   if (state_.ended_by.empty()) state_.ended_by = reason;
@@ -215,8 +224,27 @@ void PeerMonitor::publish_and_look() {
       store_lost_ = true;
     }
     std::unique_lock lock(mutex_);
-    wake_.wait_for(lock, pause(), [this] { return stop_; });
+    const Milliseconds slept_at = steady_now(), planned = pause();
+    wake_.wait_for(lock, planned, [this] { return stop_; });
+    if (const Milliseconds woken_at = steady_now(); woken_at - slept_at - planned > kStandstill)
+      stood_still_ = {woken_at - slept_at, woken_at};
   }
+}
+
+std::string PeerMonitor::standstill() const {
+  const std::lock_guard lock(mutex_);
+  const auto& [length, end] = stood_still_;
+  if (length.count() == 0 || steady_now() - end > 2 * timeout_) return {};
+  return fmt::format(
+      "this process itself stood still for {:.1f} s (stopped by a signal or a debugger, or its machine was), while the "
+      "others waited for it; ",
+      static_cast<double>(length.count()) / 1000.0);
+}
+
+Milliseconds PeerMonitor::since_last_collective() const {
+  const std::lock_guard lock(mutex_);
+  if (state_.called == 0 || state_.running) return Milliseconds::max();
+  return Milliseconds(PeerState::now_ms() - state_.since_ms);
 }
 
 void PeerMonitor::wait_to_be_woken() {

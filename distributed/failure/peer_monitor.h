@@ -55,8 +55,15 @@ class PeerMonitor {
   void collective_ended();
   void point_to_point_started(const OperationInfo& operation);
   void set_step(std::int64_t step);
+  /// What this rank's last step ended with; empty: it ended well.
+  void set_exception(std::string_view what);
   /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
   void set_ended_by(std::string_view reason);
+
+  /// Empty unless this process was stopped a while ago for longer than other work explains; else says so, with "; ".
+  std::string standstill() const;
+  /// How long ago this rank's last collective ended; the longest time there is if it is in one, or there was none.
+  Milliseconds since_last_collective() const;
 
   /// What another rank has announced, if one has and the store answers.
   std::optional<OperationFailure> reported_failure();
@@ -131,7 +138,8 @@ class PeerMonitor {
   std::string store_error_;  // of a request after a failure; not empty: nobody waits for the store any more
   std::vector<std::optional<PeerState>> last_read_;
   std::atomic<bool> identities_read_ = false;
-  int early_looks_ = 0;  // for identities
+  int early_looks_ = 0;                                      // for identities
+  std::pair<Milliseconds, Milliseconds> stood_still_{0, 0};  // for how long, and until when by the steady clock
   int next_refresh_ = 0;
   Milliseconds next_mismatch_look_{0};
   std::atomic<bool> told_ = false;

@@ -22,6 +22,7 @@ std::string PeerState::encode() const {
       .integer(static_cast<std::uint64_t>(step))
       .byte(left)
       .bytes(ended_by)
+      .bytes(exception)
       .bytes(trouble)
       .integer(static_cast<std::uint64_t>(since_ms))
       .bytes(process.host)
@@ -46,6 +47,7 @@ PeerState PeerState::decode(std::string_view text) {
   state.step = static_cast<std::int64_t>(fields.integer());
   state.left = fields.byte() != 0;
   state.ended_by = fields.bytes();
+  state.exception = fields.bytes();
   state.trouble = fields.bytes();
   state.since_ms = static_cast<std::int64_t>(fields.integer());
   state.process.host = fields.bytes();

@@ -27,6 +27,7 @@ struct PeerState {
   std::int64_t step = -1;         ///< training step; -1 if the program does not say
   bool left = false;              ///< has taken its leave of the group
   std::string ended_by;           ///< its own doing, if it gave up by itself: "threw: ...", "aborted: ..."
+  std::string exception;          ///< that its last step ended with, which the program has caught; empty if none
   std::string trouble;            ///< why it gave up; empty if it has not
   std::int64_t since_ms = 0;      ///< when this last changed; wall clock
   ProcessIdentity process;

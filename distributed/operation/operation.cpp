@@ -103,10 +103,8 @@ std::uint64_t fingerprint(const Operation& operation) {
       for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
     }
   }
-  if (operation.step_checked) {
-    hash.add(static_cast<std::uint64_t>(operation.step) + 1);
-    for (const char c : operation.label.text()) hash.add(static_cast<unsigned char>(c));
-  }
+  hash.add(operation.label.hash());
+  hash.add(static_cast<std::uint64_t>(operation.checked_step) + 1);
   return hash.value();
 }
 

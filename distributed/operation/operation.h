@@ -40,15 +40,18 @@ class OperationLabel {
   explicit OperationLabel(std::string_view text);
 
   std::string_view text() const { return text_; }  ///< up to kMaxBytes
+  std::uint64_t hash() const { return hash_; }     ///< of the text; 0 of an empty one
   /// With a 0 at its end.
   const char* c_str() const { return text_.data(); }
   bool empty() const { return text_.empty(); }
 
  private:
   std::string_view text_ = "";
+  std::uint64_t hash_ = 0;
 };
 
-/// Labels the operations that this thread issues while the object lives; the innermost counts.
+/// Labels the operations that this thread issues while the object lives; the innermost counts. All ranks must label a
+/// collective alike: under different labels it is a different call, so that those with different purposes never meet.
 ///
 ///   const OperationLabel label("loss and count");  // once
 ///   const LabelScope scope(label);
@@ -122,8 +125,8 @@ struct Operation {
   /// What it is for, and in which training step; see OperationLabel and ProcessGroup::set_step().
   OperationLabel label = {};
   std::int64_t step = -1;  ///< -1: the program does not say
-  /// Collectives under different steps are different calls.
-  bool step_checked = false;
+  /// Collectives under different ones of these numbers are different calls; -1: none. See ProcessGroup::set_step().
+  std::int64_t checked_step = -1;
 };
 
 /// What is told of an operation: everything but its tensors. Cheap to copy, and holds no memory.
@@ -142,8 +145,8 @@ struct OperationInfo {
 /// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes. Of
 /// uneven operations the input, whose sizes are the rank's own.
 const Tensor& agreed_tensor(const Operation& operation);
-/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes (not of uneven ones), and the step
-/// where it is checked.
+/// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes (not of uneven ones), label, and
+/// the step where it is checked.
 std::uint64_t fingerprint(const Operation& operation);
 OperationInfo info_of(const Operation& operation);
 /// "all_reduce #41 (float32 [1024], sum; bucket 2: fc1.weight, fc1.bias)".

@@ -27,6 +27,7 @@ OperationLabel::OperationLabel(std::string_view text) {
     kept.replace(end, std::string::npos, "...");
   }
   text_ = interned(std::move(kept));
+  for (const char c : text_) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u + 1;
 }
 
 LabelScope::LabelScope(OperationLabel label) : before_(current_label) {

@@ -56,7 +56,7 @@ class NotYet {
 
  private:
   void tell(ProcessGroup& group) {
-    static const OperationLabel label("rank 0 is still at work");
+    static const OperationLabel label("the end of what rank 0 does for all ranks");
     const LabelScope scope(label);
     const auto pause = std::clamp(group.timeout() / 4, Milliseconds(1), Milliseconds(10'000));
     const auto end = std::chrono::steady_clock::now() + kLongest;

@@ -55,19 +55,21 @@ TrainingStep& TrainingStep::operator=(TrainingStep&& other) noexcept {
 Tensor TrainingStep::operator()(const data::Batch& batch, const LossFunction& loss) {
   const std::uint64_t count = count_step();
   const std::uint64_t step = guarded_random_step().value_or(count);
-  return ranks_ ? ranks_->step(ranks_->part_of(batch), step, loss) : devices_->step(batch, step, loss);
+  if (!ranks_) return devices_->step(batch, step, loss);
+  return ranks_->group().attempt([&] { return ranks_->step(ranks_->part_of(batch), step, loss); });
 }
 
 std::optional<Tensor> TrainingStep::join(const data::Batch& own, const LossFunction& loss) {
   check_not_lockstep(is_lockstep(), "join_step()");
   if (!ranks_) return own.size() > 0 ? std::optional((*this)(own, loss)) : std::nullopt;
-  std::optional<Tensor> mean = ranks_->join_step(own, guarded_random_step().value_or(next_step()), loss);
+  const std::uint64_t step = guarded_random_step().value_or(next_step());
+  std::optional<Tensor> mean = ranks_->group().attempt([&] { return ranks_->join_step(own, step, loss); });
   if (mean) ++steps_;
   return mean;
 }
 
 Tensor TrainingStep::forward(Tensor x) {
-  if (ranks_) return ranks_->forward(std::move(x));
+  if (ranks_) return ranks_->group().attempt([&] { return ranks_->forward(std::move(x)); });
   return devices_->forward(x, count_step());
 }
 

@@ -1,6 +1,8 @@
 #include "lockstep/distributed/process_group/process_group.h"
 
+#include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "lockstep/core/check.h"
@@ -12,6 +14,13 @@
 #include "lockstep/distributed/process_group/executor.h"
 
 namespace lockstep::distributed {
+namespace {
+
+constexpr std::size_t kLongestException = 400;  // of what is told of one
+// Within so long all ranks of a collective have seen its end.
+constexpr Milliseconds kTogether{100};
+
+}  // namespace
 
 ProcessGroup::ProcessGroup(ProcessGroupOptions options, std::shared_ptr<ProcessGroup> parent)
     : options_(std::move(options)),
@@ -52,8 +61,14 @@ ProcessGroup::~ProcessGroup() {
     leave_for_ever(failure_, store_, parent_);
     return;
   }
-  // The others need not wait for operations that an exception has taken this rank away from.
-  if (failure_ && std::uncaught_exceptions() > 0) failure_->end_by_own_doing(unwinding_reason());
+  // The others need not wait for operations that an exception has taken this rank away from. But what all ranks have
+  // just done together, and found to be an error, say, they shall come to the end of.
+  if (failure_ && std::uncaught_exceptions() > 0) {
+    const std::string reason = unwinding_reason();
+    const PeerMonitor* monitor = failure_->monitor();
+    if (monitor && !failed() && monitor->since_last_collective() < kTogether) std::this_thread::sleep_for(kTogether);
+    failure_->end_by_own_doing(reason);
+  }
   for (auto executor = executors_.rbegin(); executor != executors_.rend(); ++executor)
     if (*executor) (*executor)->stop();
   if (failure_) failure_->stop();
@@ -244,7 +259,23 @@ void ProcessGroup::set_step(std::int64_t step, bool checked) {
   if (step_checked_ && !checked && step >= 0) return;
   step_ = step;
   step_checked_ = checked && step >= 0;
+  checked_step_ = step_checked_ ? step : -1;
   if (PeerMonitor* monitor = failure_ ? failure_->monitor() : nullptr) monitor->set_step(step);
+}
+
+void ProcessGroup::set_step_of_call(std::int64_t step, std::int64_t call) {
+  if (step_checked_) return;
+  set_step(step);
+  checked_step_ = call;
+}
+
+void ProcessGroup::remember_exception(std::string_view what) {
+  PeerMonitor* const monitor = failure_ ? failure_->monitor() : nullptr;
+  if (!monitor || failed()) return;
+  remembers_exception_ = !what.empty();
+  std::string line(what.substr(0, kLongestException));
+  std::ranges::replace(line, '\n', ' ');
+  monitor->set_exception(line);
 }
 
 WorkPtr ProcessGroup::issue(Operation operation) {
@@ -256,7 +287,7 @@ WorkPtr ProcessGroup::issue(Operation operation) {
     if (const std::exception_ptr ended = end_of_one()) std::rethrow_exception(ended);
   operation.label = LabelScope::current();
   operation.step = step_;
-  operation.step_checked = step_checked_;
+  operation.checked_step = checked_step_;
   if (!is_point_to_point(operation.kind)) Rank0Only::check_outside(operation, rank());
   // Here, with all of the caller's threads, and not on the executor's.
   if (operation.input.defined()) operation.input.storage()->settle();

@@ -8,11 +8,11 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
+#include "lockstep/distributed/parallel/coalesced.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
 #include "lockstep/distributed/parallel/sharding/sharded_reduction.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/coalesced.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -177,7 +177,10 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   frozen_.check();
   if (division_) check_optimizer();
   // In lockstep mode every call is a step of all ranks; else no_sync() may make several of one.
-  group_->set_step(static_cast<std::int64_t>(step), /*checked=*/sums_ != nullptr);
+  if (sums_)
+    group_->set_step(static_cast<std::int64_t>(step), /*checked=*/true);
+  else
+    group_->set_step_of_call(static_cast<std::int64_t>(step), reducer_->synchronize() ? ++calls_ : calls_);
   reducer_->clear_gradients();
   for (const Tensor& own : shared_.own_parameters) own.set_grad({});
   share_buffers(std::exchange(buffers_root_, 0));

@@ -70,7 +70,7 @@ TEST(Fingerprint, TellsCallsThatDoNotMatch) {
   };
   EXPECT_FALSE(differs([](Operation& o) { o.input = o.output = zeros({2, 3}); })) << "values are the ranks' own";
   EXPECT_FALSE(differs([](Operation& o) { o.number = 9; })) << "numbers are compared by themselves";
-  EXPECT_FALSE(differs([](Operation& o) { o.label = OperationLabel("other"); }));
+  EXPECT_TRUE(differs([](Operation& o) { o.label = OperationLabel("other"); }));
   EXPECT_FALSE(differs([](Operation& o) { o.step = 7; })) << "a step that the program did not vouch for";
   EXPECT_TRUE(differs([](Operation& o) { o.input = o.output = ones({3, 2}); }));
   EXPECT_TRUE(differs([](Operation& o) { o.input = o.output = ones({6}); }));
@@ -78,7 +78,7 @@ TEST(Fingerprint, TellsCallsThatDoNotMatch) {
   EXPECT_TRUE(differs([](Operation& o) { o.reduce = ReduceOp::max; }));
   EXPECT_TRUE(differs([](Operation& o) { o.kind = OperationKind::all_gather; }));
   EXPECT_TRUE(differs([](Operation& o) { o.peer = 0; }));
-  EXPECT_TRUE(differs([](Operation& o) { o.step = 7, o.step_checked = true; }));
+  EXPECT_TRUE(differs([](Operation& o) { o.checked_step = 7; }));
 }
 
 TEST(PeerState, ComesBackAsItWas) {
@@ -203,6 +203,23 @@ TEST(Diagnosis, MismatchesGoByTheMajority) {
   EXPECT_NE(two_of_three.find("ranks 1, 2 wait in all_reduce #18"), std::string::npos) << two_of_three;
   EXPECT_TRUE(headline({waits, other}).starts_with("mismatched collectives: rank 1 called"))
       << "a tie: rank 0 is right";
+}
+
+TEST(Diagnosis, ARankThatHasCaughtAnExceptionIsTheCauseUnlessAnotherHasDied) {
+  const Observation waits = at(18, true, 41);
+  Observation left = at(17, false, 41), gone = left, other = at(18, true, 42, 2);
+  left.state->exception = other.state->exception = "out of milk";
+  left.state->left = true;
+  gone.answered = false;
+  gone.fate = ProcessFate::gone;
+  const std::string told = "rank 1 ended a step with an exception, which the program has caught: out of milk; ";
+  EXPECT_TRUE(headline({waits, left, waits}).starts_with(told + "then left the group, last seen after all_reduce #17"));
+  EXPECT_TRUE(headline({waits, other}).starts_with(told + "last seen in all_reduce #18"));
+  EXPECT_TRUE(headline({waits, left, gone}).starts_with(told));
+  left.state->left = false;
+  EXPECT_TRUE(headline({waits, left, gone}).starts_with("rank 2 is gone"));
+  EXPECT_TRUE(headline({waits, left, waits}).starts_with(told));
+  EXPECT_TRUE(headline({other, left}).starts_with("rank 1 is alive")) << "all have had one, and go on alike";
 }
 
 TEST(Diagnosis, WithoutTheStoreOnlyThePeerIsKnownToBeMissing) {
