@@ -10,7 +10,6 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,7 +20,7 @@
 #include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/held_file.h"
-#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -76,29 +75,19 @@ class NotYet {
   std::thread thread_;
 };
 
-std::vector<std::int64_t> gather(const std::vector<std::int64_t>& own, ProcessGroup& group) {
-  const Tensor all = empty({static_cast<std::int64_t>(own.size()) * group.world_size()}, {.dtype = kInt64});
-  group.all_gather(all, tensor(own))->wait();
-  return all.to_vector<std::int64_t>();
-}
-
 // The ranks of a machine share what the first of them keeps. Returns that, or nothing: this rank keeps its own. Whether
 // two ranks are on one machine is found out by trying: Note [A file of another process].
 FileDescriptor descriptor_of_another(int own, ProcessGroup& group) {
   const HeldFile mine(own, group.rank());
-  const HeldFile::Numbers& numbers = mine.numbers();
-  constexpr std::size_t kCount = std::tuple_size_v<HeldFile::Numbers>;
-  const std::vector<std::int64_t> all = gather({numbers.begin(), numbers.end()}, group);
+  const std::vector<HeldFile::Numbers> all = all_gather_integers(mine.numbers(), group);
   FileDescriptor found;
   std::int64_t holder = group.rank();
   for (int r = 0; r < group.rank() && !found; ++r) {
-    HeldFile::Numbers theirs;
-    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(kCount) * r, kCount, theirs.begin());
-    found = HeldFile::open(theirs, r);
+    found = HeldFile::open(all[static_cast<std::size_t>(r)], r);
     if (found) holder = r;
   }
   // One that itself shares a third's keeps nothing. All have looked now, so that what shows the files may go.
-  const std::vector<std::int64_t> holders = gather({holder}, group);
+  const std::vector<std::int64_t> holders = all_gather_integers(holder, group);
   if (holders[static_cast<std::size_t>(holder)] != holder) found.reset();
   return found;
 }

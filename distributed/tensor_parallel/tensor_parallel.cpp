@@ -9,6 +9,7 @@
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 #include "lockstep/distributed/tensor_parallel/alike_gradients.h"
 #include "lockstep/distributed/tensor_parallel/tensor_divided.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
@@ -69,10 +70,9 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
     for (const TensorRule& rule : plan)
       text += fmt::format(" {} {}/{}/{}{}", rule.layers, static_cast<int>(rule.split), rule.parts, rule.dim,
                           rule.gathers ? ", whole" : "");
-    for (const std::string& theirs : group.all_gather_object(text))
-      LOCKSTEP_CHECK(theirs == text,
-                     "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same", text,
-                     theirs);
+    const auto found = find_disagreement(text, group);
+    LOCKSTEP_CHECK(!found, "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same",
+                   found->of_rank0, found->of_other);
     for (const nn::NamedTensor& each : module.state()) {
       const Tensor value = copy_contiguous(each.tensor);
       group.broadcast(value)->wait();
