@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/distributed/process_group/all_gather_integers.h"
+#include "lockstep/distributed/process_group/broadcast_coalesced.h"
 #include "lockstep/distributed/process_group/disagreement.h"
 #include "tests/distributed/process_group_support.h"
 
@@ -48,6 +49,31 @@ TEST_P(Agreement, TextsThatDifferAreShown) {
     EXPECT_EQ(all->ranks.substr(0, 4), last == 1 ? "1" : "1, 2");
     EXPECT_EQ(all->of_rank0, "");
     EXPECT_EQ(all->of_other, "y");
+  });
+}
+
+TEST_P(Agreement, TensorsOfAnyKindAreTheRoots) {
+  run([](ProcessGroup& group) {
+    const int root = group.world_size() - 1;
+    const double own = group.rank() == root ? 3.0 : 0.0;
+    for (const std::size_t buffer_bytes : {1, 64, 1 << 20}) {
+      const Tensor wide = full({4, 6}, own);
+      const std::vector<Tensor> tensors{full({5}, own),
+                                        full({2, 3}, own, {.dtype = kInt64}),
+                                        full({0, 2}, own),
+                                        wide.as_strided({6, 4}, {1, 6}, 0),
+                                        full({}, own, {.dtype = kFloat16}),
+                                        full({7}, own),
+                                        wide.as_strided({4}, {6}, 2)};
+      std::vector<std::uint32_t> versions;
+      for (const Tensor& each : tensors) versions.push_back(each.storage()->version());
+      broadcast_coalesced(tensors, group, root, buffer_bytes);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        EXPECT_TRUE(group.rank() == root || tensors[i].storage()->version() > versions[i]) << i;
+        expect_values(
+            tensors[i].detach(), [](auto) { return 3.0; }, "broadcast_coalesced");
+      }
+    }
   });
 }
 

@@ -12,7 +12,7 @@
 #include "lockstep/distributed/parallel/sharding/sharded_reduction.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/workers/broadcast_coalesced.h"
+#include "lockstep/distributed/process_group/broadcast_coalesced.h"
 
 namespace lockstep::distributed {
 namespace {
