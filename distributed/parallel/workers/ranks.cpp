@@ -9,6 +9,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/model_part.h"
 #include "lockstep/distributed/parallel/sharding/sharded_reduction.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
