@@ -13,6 +13,15 @@
 #include "lockstep/nn/init.h"
 
 namespace lockstep::nn {
+namespace {
+
+void clear_row(const Tensor& weight, std::int64_t padding_idx, const char* layer) {
+  const std::int64_t rows = weight.size(0), row = padding_idx < 0 ? padding_idx + rows : padding_idx;
+  LOCKSTEP_CHECK(row >= 0 && row < rows, "[{}] padding_idx {} is outside the {} rows", layer, padding_idx, rows);
+  fill_values(lockstep::rows(weight.detach(), row, 1), 0.0);
+}
+
+}  // namespace
 
 Linear::Linear(std::int64_t in, std::int64_t out, LinearOptions options) : Linear(nullptr, {}, in, out, options) {}
 
@@ -34,11 +43,7 @@ Embedding::Embedding(Module* parent, std::string_view name, std::int64_t rows, s
                      EmbeddingOptions options)
     : Module(parent, name), weight(this, "weight", empty({rows, width})), options_(options) {
   init::normal_(weight);
-  if (!options.padding_idx) return;
-  const std::int64_t row = *options.padding_idx < 0 ? *options.padding_idx + rows : *options.padding_idx;
-  LOCKSTEP_CHECK(row >= 0 && row < rows, "[nn::Embedding] padding_idx {} is outside the {} rows", *options.padding_idx,
-                 rows);
-  fill_values(lockstep::rows(weight.detach(), row, 1), 0.0);
+  if (options.padding_idx) clear_row(weight, *options.padding_idx, "nn::Embedding");
 }
 
 void Embedding::set_function(Function function) {
@@ -66,11 +71,7 @@ EmbeddingBag::EmbeddingBag(Module* parent, std::string_view name, std::int64_t r
                            EmbeddingBagOptions options)
     : ModuleOf(parent, name), weight(this, "weight", empty({rows, width})), options_(options) {
   init::normal_(weight);
-  if (!options.padding_idx) return;
-  const std::int64_t row = *options.padding_idx < 0 ? *options.padding_idx + rows : *options.padding_idx;
-  LOCKSTEP_CHECK(row >= 0 && row < rows, "[nn::EmbeddingBag] padding_idx {} is outside the {} rows",
-                 *options.padding_idx, rows);
-  fill_values(lockstep::rows(weight.detach(), row, 1), 0.0);
+  if (options.padding_idx) clear_row(weight, *options.padding_idx, "nn::EmbeddingBag");
 }
 
 Tensor EmbeddingBag::forward(const Tensor& index, const Tensor& offsets, const Tensor& per_sample_weights) {

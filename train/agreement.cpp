@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -16,7 +15,6 @@ namespace {
 
 constexpr double kPeriod = 0.2;  // seconds between two exchanges
 constexpr std::int64_t kMostSteps = 1000;
-constexpr std::int64_t kMostText = 512;  // bytes of a rank's difference, with a zero at their end
 
 std::string beginning(const std::string& value) {
   constexpr std::size_t kShown = 150;
@@ -47,17 +45,12 @@ void check_same_settings(const nn::Metadata& mine, distributed::ProcessGroup& gr
           fmt::format("; rank {} has {} {}, rank 0 has {}", group.rank(), name, beginning(own), beginning(other));
 
   // Every rank tells the first difference: the one that is heard may be any, as the first to end ends the others.
-  const Tensor own = zeros({kMostText}, {.dtype = kUInt8}),
-               all = zeros({group.world_size(), kMostText}, options_of(own));
-  difference.resize(std::min<std::size_t>(difference.size(), kMostText - 1));
-  std::memcpy(own.raw_data(), difference.data(), difference.size());
-  group.all_gather(all, own)->wait();
+  const std::vector<std::string> all = group.all_gather_object(difference);
   std::string ranks, first;
-  for (int rank = 0; rank < group.world_size(); ++rank) {
-    const char* const found = static_cast<const char*>(all.raw_data()) + rank * kMostText;
-    if (*found == '\0') continue;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
     ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-    if (first.empty()) first = found;
+    if (first.empty()) first = all[rank];
   }
   LOCKSTEP_CHECK(ranks.empty(), "[run] rank(s) {} were started with other settings than rank 0{}; pass all the same",
                  ranks, first);

@@ -5,7 +5,6 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/out_of_memory.h"
 #include "lockstep/distributed/launcher/launcher.h"
-#include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/train/agreement.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
@@ -116,8 +115,7 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
         options.run.workers = workers.count();
         if (const auto group = workers.group(); group && group->world_size() > 1) {
           check_same_settings(options.settings_of_ranks(), *group);
-          for (const Options::OwnOutput& output : options.outputs)
-            *output.path = distributed::broadcast_text(*output.path, *group);
+          for (const Options::OwnOutput& output : options.outputs) *output.path = group->broadcast_object(*output.path);
         }
         for (const Options::OwnOutput& output : options.outputs) {
           if (output.path->empty()) continue;

@@ -18,7 +18,6 @@
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/failure/tell_launcher.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
-#include "lockstep/distributed/parallel/rank0_file.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/distributed/store/wire.h"
@@ -115,7 +114,7 @@ void Run::State::begin() {
     check_same_settings(settings_of_ranks(), *group);
     // Where files go is rank 0's business; whether there are any says which collectives all take part in.
     for (std::string* path : {&options.checkpoint, &options.save, &options.trace_hashes})
-      *path = distributed::broadcast_text(*path, *group);
+      *path = group->broadcast_object(*path);
   }
   checkpoints = Checkpoints(options.checkpoint, options.keep_checkpoints);
   on_rank0([&] {
@@ -147,7 +146,7 @@ void Run::State::begin() {
     checkpoints.refuse_others(done, run_name, own);
     if (!own || run_name.empty()) run_name = distributed::make_token().substr(0, 16);
   });
-  if (group) run_name = distributed::broadcast_text(run_name, *group);
+  if (group) run_name = group->broadcast_object(run_name);
   first_step = done;
   if (is_rank0) {
     const bool bar =
@@ -310,7 +309,7 @@ Result Run::State::finish() {
       }
     }
   });
-  if (group) lost = distributed::broadcast_text(lost, *group);
+  if (group) lost = group->broadcast_object(lost);
   if (!lost.empty()) throw UnwrittenError("[run] " + lost);
   return result;
 }

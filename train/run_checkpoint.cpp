@@ -154,10 +154,10 @@ std::string Run::State::checkpoint_to_resume() const {
 
 void Run::State::resume() {
   job = job_name();
-  if (group) job = distributed::broadcast_text(job, *group);
+  if (group) job = group->broadcast_object(job);
   std::string path;
   on_rank0([&] { path = checkpoint_to_resume(); });
-  if (group) path = distributed::broadcast_text(path, *group);
+  if (group) path = group->broadcast_object(path);
   resumed_from = path;
   if (path.empty()) return;
   if (!group) return load(path, path);

@@ -6,21 +6,10 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 #include "lockstep/train/run_state.h"
 
 namespace lockstep::training {
-namespace {
-
-/// Which of the ranks' texts are not rank 0's: "1, 3"; empty if all are.
-std::string others_than_rank0(const std::string& own, distributed::ProcessGroup& group) {
-  const std::vector<std::string> texts = group.all_gather_object(own);
-  std::string ranks;
-  for (std::size_t rank = 1; rank < texts.size(); ++rank)
-    if (texts[rank] != texts.front()) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-  return ranks;
-}
-
-}  // namespace
 
 nn::Metadata Run::State::settings_of_ranks() {
   nn::Metadata all = settings();
@@ -68,13 +57,13 @@ void Run::State::check_order(std::int64_t epoch) {
     const std::vector<std::int64_t> order = sampler->indices(static_cast<std::uint64_t>(epoch));
     text = checksum_digits(order.data(), order.size() * sizeof(std::int64_t));
   }
-  const std::string ranks = others_than_rank0(text, *group);
+  const auto found = distributed::find_disagreement(text, *group);
   LOCKSTEP_CHECK(
-      ranks.empty(),
+      !found,
       "[run] the sampler gives rank(s) {} another order of epoch {} than rank 0, so that samples would be "
       "taken twice or not at all; its indices() must depend on the epoch alone, or its world_size() say that "
       "each rank has its own",
-      ranks, epoch);
+      found->ranks, epoch);
 }
 
 void Run::State::check_weights() {
@@ -89,14 +78,14 @@ void Run::State::check_weights() {
     const Tensor values = as_contiguous(each.tensor.detach().to(kCPU));
     sums += checksum_digits(static_cast<const std::uint8_t*>(values.raw_data()), values.nbytes());
   }
-  const std::string ranks = others_than_rank0(checksum_digits(sums.data(), sums.size()), *group);
+  const auto found = distributed::find_disagreement(sums, *group);
   LOCKSTEP_CHECK(
-      ranks.empty(),
+      !found,
       "[run] after step {} the weights of rank(s) {} are not those of rank 0, as in lockstep mode they must be: since "
       "the last comparison something else was computed there (a callback that changes one rank's weights, learning "
       "rate or rounding mode, a broken memory). Nothing is saved; go on from the last checkpoint with --resume auto, "
       "and find the step by --trace-hashes and lockstep-bisect",
-      done, ranks);
+      done, found->ranks);
 }
 
 }  // namespace lockstep::training

@@ -7,6 +7,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/parse_number.h"
 #include "lockstep/distributed/job/job.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -67,12 +69,9 @@ Mesh::Mesh(ProcessGroupPtr world, MeshSizes sizes) : world_(std::move(world)), s
                  "[Mesh] {} is for {} rank(s), and the job has {}; choose sizes whose product is {}",
                  distributed::to_string(sizes_), ranks, world_->world_size(), world_->world_size());
   const int rank = world_->rank();
-  if (ranks > 1) {
-    const std::vector<std::string> given = world_->all_gather_object(distributed::to_string(sizes_));
-    for (std::size_t r = 1; r < given.size(); ++r)
-      LOCKSTEP_CHECK(given[r] == given[0], "[Mesh] rank {} was given {}, rank 0 {}; give all ranks the same sizes", r,
-                     given[r], given[0]);
-  }
+  const auto found = find_disagreement(distributed::to_string(sizes_), *world_);
+  LOCKSTEP_CHECK(!found, "[Mesh] rank {} was given {}, rank 0 {}; give all ranks the same sizes", found->other,
+                 found->of_other, found->of_rank0);
   place_ = {.data = rank / (sizes_.tensor * sizes_.pipeline),
             .pipeline = rank / sizes_.tensor % sizes_.pipeline,
             .tensor = rank % sizes_.tensor};
@@ -89,8 +88,8 @@ Mesh::Mesh(ProcessGroupPtr world, MeshSizes sizes) : world_(std::move(world)), s
 
 bool Mesh::all(bool mine) const {
   if (world_->world_size() == 1) return mine;
-  const std::vector<std::string> answers = world_->all_gather_object(mine ? "yes" : "no");
-  return std::ranges::all_of(answers, [](const std::string& each) { return each == "yes"; });
+  const std::vector<std::int64_t> answers = all_gather_integers(mine ? 1 : 0, *world_);
+  return std::ranges::count(answers, 0) == 0;
 }
 
 int Mesh::rank_of(const MeshSizes& position) const {

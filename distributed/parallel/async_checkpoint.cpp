@@ -78,7 +78,7 @@ void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
                            const nn::TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
   wait();
   on_rank0(group_, [&] { AtomicFile(path).rehearse(); });
-  const bool whole_on_rank0 = !broadcast_text(state.tensors.empty() ? "" : "it has tensors", group_).empty();
+  const bool whole_on_rank0 = !group_.broadcast_object(state.tensors.empty() ? "" : "it has tensors").empty();
   if (!whole_on_rank0)
     if (std::shared_ptr shares = CheckpointByShares::begin(path, module, optimizers, state, group_, schedulers)) {
       // The other ranks will write with this one, and hear it there.

@@ -16,7 +16,7 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const std::vector<const optim::LRScheduler*>& schedulers) {
-  const bool whole_on_rank0 = !broadcast_text(state.tensors.empty() ? "" : "it has tensors", group).empty();
+  const bool whole_on_rank0 = !group.broadcast_object(state.tensors.empty() ? "" : "it has tensors").empty();
   if (!whole_on_rank0 && save_checkpoint_by_shares(path, module, optimizers, state, group, schedulers)) return;
   const WholeParameters whole(module);
   for (optim::Optimizer& optimizer : optimizers)

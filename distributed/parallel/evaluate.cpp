@@ -11,7 +11,7 @@
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/step.h"
-#include "lockstep/distributed/parallel/coalesced.h"
+#include "lockstep/distributed/process_group/coalesced.h"
 #include "lockstep/nn/mode_guard.h"
 
 namespace lockstep::distributed {

@@ -6,8 +6,8 @@
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/sharding/division.h"
-#include "lockstep/distributed/parallel/coalesced.h"
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
+#include "lockstep/distributed/process_group/coalesced.h"
 
 namespace lockstep::distributed {
 

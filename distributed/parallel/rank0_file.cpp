@@ -6,12 +6,10 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,13 +20,12 @@
 #include "lockstep/core/start_thread.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/held_file.h"
-#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 
 namespace lockstep::distributed {
 namespace {
 
-constexpr std::int64_t kMaxText = std::int64_t{1} << 20;
-constexpr std::int64_t kNotYet = -1;  // instead of a text's size: rank 0 is still at work
+constexpr std::int64_t kNotYet = -1, kDone = 0, kFailed = 1;  // what rank 0 says of its work
 constexpr std::chrono::hours kLongest{1};
 constexpr std::int64_t kPiece = std::int64_t{16} << 20;  // bytes of a file that travel at once
 
@@ -36,8 +33,8 @@ std::string reason(int error) {
   return std::generic_category().message(error);
 }
 
-/// While rank 0 works, the others wait for the size of a text. So that their deadline limits rank 0's silence and not
-/// its work, it tells them "not yet" several times in each, from a thread of its own, for as long as kLongest.
+/// While rank 0 works, the others wait for its word. So that their deadline limits rank 0's silence and not its work,
+/// it tells them "not yet" several times in each, from a thread of its own, for as long as kLongest.
 class NotYet {
  public:
   explicit NotYet(ProcessGroup& group) {
@@ -78,51 +75,24 @@ class NotYet {
   std::thread thread_;
 };
 
-std::vector<std::int64_t> gather(const std::vector<std::int64_t>& own, ProcessGroup& group) {
-  const Tensor all = empty({static_cast<std::int64_t>(own.size()) * group.world_size()}, {.dtype = kInt64});
-  group.all_gather(all, tensor(own))->wait();
-  return all.to_vector<std::int64_t>();
-}
-
 // The ranks of a machine share what the first of them keeps. Returns that, or nothing: this rank keeps its own. Whether
 // two ranks are on one machine is found out by trying: Note [A file of another process].
 FileDescriptor descriptor_of_another(int own, ProcessGroup& group) {
   const HeldFile mine(own, group.rank());
-  const HeldFile::Numbers& numbers = mine.numbers();
-  constexpr std::size_t kCount = std::tuple_size_v<HeldFile::Numbers>;
-  const std::vector<std::int64_t> all = gather({numbers.begin(), numbers.end()}, group);
+  const std::vector<HeldFile::Numbers> all = all_gather_integers(mine.numbers(), group);
   FileDescriptor found;
   std::int64_t holder = group.rank();
   for (int r = 0; r < group.rank() && !found; ++r) {
-    HeldFile::Numbers theirs;
-    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(kCount) * r, kCount, theirs.begin());
-    found = HeldFile::open(theirs, r);
+    found = HeldFile::open(all[static_cast<std::size_t>(r)], r);
     if (found) holder = r;
   }
   // One that itself shares a third's keeps nothing. All have looked now, so that what shows the files may go.
-  const std::vector<std::int64_t> holders = gather({holder}, group);
+  const std::vector<std::int64_t> holders = all_gather_integers(holder, group);
   if (holders[static_cast<std::size_t>(holder)] != holder) found.reset();
   return found;
 }
 
 }  // namespace
-
-std::string broadcast_text(std::string text, ProcessGroup& group) {
-  if (group.world_size() == 1) return text;
-  const bool root = group.rank() == 0;
-  if (root && static_cast<std::int64_t>(text.size()) > kMaxText) text.resize(static_cast<std::size_t>(kMaxText));
-  const Tensor size = tensor({static_cast<std::int64_t>(text.size())});
-  do group.broadcast(size, 0)->wait();
-  while (size.item<std::int64_t>() == kNotYet);
-  const auto bytes = size.item<std::int64_t>();
-  LOCKSTEP_CHECK(bytes >= 0 && bytes <= kMaxText, "[broadcast_text] rank 0 announced {} bytes, expected at most {}",
-                 bytes, kMaxText);
-  if (bytes == 0) return {};
-  const Tensor data = empty({bytes}, {.dtype = kUInt8});
-  if (root) std::memcpy(data.raw_data(), text.data(), text.size());
-  group.broadcast(data, 0)->wait();
-  return {static_cast<const char*>(data.raw_data()), static_cast<std::size_t>(bytes)};
-}
 
 void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
   static const OperationLabel label("the end of what rank 0 does for all ranks");
@@ -142,7 +112,10 @@ void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
     }
   }
   const LabelScope scope(label);
-  failure = broadcast_text(std::move(failure), group);
+  const Tensor word = tensor({failure.empty() ? kDone : kFailed});
+  do group.broadcast(word, 0)->wait();
+  while (word.item<std::int64_t>() == kNotYet);
+  if (word.item<std::int64_t>() == kFailed) failure = group.broadcast_object(failure);
   if (own) std::rethrow_exception(own);
   if (!failure.empty()) throw Error(failure);
 }
@@ -156,7 +129,7 @@ Rank0File::Rank0File(const std::string& path, ProcessGroup& group) : descriptor_
     bytes = static_cast<std::int64_t>(opened.size);
   });
   const LabelScope scope(label);
-  name_ = broadcast_text(path, group);
+  name_ = group.broadcast_object(path);
   if (group.world_size() == 1) return;
   const bool root = group.rank() == 0;
   const Tensor size = tensor({bytes});

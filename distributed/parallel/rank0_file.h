@@ -21,9 +21,6 @@ namespace lockstep::distributed {
 /// message. `body` may take longer than the group's timeout, up to an hour; the others hear that it is still at work.
 void on_rank0(ProcessGroup& group, const std::function<void()>& body);
 
-/// A collective: rank 0's text on every rank.
-std::string broadcast_text(std::string text, ProcessGroup& group);
-
 /// A file that rank 0 reads, on every rank: in memory on other machines, which need not see rank 0's disk, once on
 /// each. The file is read once: what takes its name meanwhile does not matter.
 class Rank0File {

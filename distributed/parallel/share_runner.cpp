@@ -8,13 +8,11 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/node.h"
 #include "lockstep/autograd/ops.h"
-#include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/random.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/shares.h"
-#include "lockstep/distributed/parallel/workers/shared_state.h"
 #include "lockstep/nn/deferred_statistics.h"
 #include "lockstep/nn/unregistered.h"
 
@@ -40,22 +38,6 @@ struct ShardForward {
 };
 
 }  // namespace
-
-std::vector<nn::NamedTensor> reduced_parameters(const nn::Module& module, const TrainingStepOptions& options) {
-  if (!options.model_part) {
-    std::vector<nn::NamedTensor> trained = shared_state(module, options).parameters;
-    std::erase_if(trained, [](const nn::NamedTensor& each) { return !each.tensor.requires_grad(); });
-    return trained;
-  }
-  std::vector<nn::NamedTensor> all;
-  for (const std::vector<nn::NamedTensor>& list : options.model_part->trained())
-    all.insert(all.end(), list.begin(), list.end());
-  return all;
-}
-
-void check_divisor(double count) {
-  LOCKSTEP_CHECK(count > 0.0, "[TrainingStep] the losses of this batch count 0; expected more, to divide by");
-}
 
 std::vector<Share> ShareRunner::shares_of(const data::Batch& part, bool empty_slices) const {
   return sums_ ? shards_of_part(part.global_size, sums_->shards(), sums_->mine())

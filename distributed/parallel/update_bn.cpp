@@ -13,7 +13,7 @@
 #include "lockstep/distributed/parallel/evaluate.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
-#include "lockstep/distributed/parallel/coalesced.h"
+#include "lockstep/distributed/process_group/coalesced.h"
 #include "lockstep/nn/deferred_statistics.h"
 #include "lockstep/nn/mode_guard.h"
 #include "lockstep/nn/norm.h"

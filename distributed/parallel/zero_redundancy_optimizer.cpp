@@ -10,6 +10,7 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -23,17 +24,13 @@ Tensor groups_of(const optim::Optimizer& optimizer) {
   return tensor(std::vector<std::int64_t>(groups.begin(), groups.end()));
 }
 
-void check_agreement(const std::vector<Tensor>& parameters, ProcessGroup& group) {
+void check_same_sizes(const std::vector<Tensor>& parameters, ProcessGroup& group) {
   std::int64_t elements = 0;
   for (const Tensor& parameter : parameters) elements += parameter.numel();
-  const Tensor mine = tensor({static_cast<std::int64_t>(parameters.size()), elements}, parameters.front().device());
-  const Tensor all = empty({2 * group.world_size()}, options_of(mine));
-  group.all_gather(all, mine)->wait();
-  const std::vector<std::int64_t> seen = all.to_vector<std::int64_t>();
-  for (std::size_t r = 1; r < seen.size() / 2; ++r)
-    LOCKSTEP_CHECK(seen[2 * r] == seen[0] && seen[2 * r + 1] == seen[1],
-                   "[{}] rank {} has {} parameters with {} elements, rank 0 {} with {}; pass the same on every rank",
-                   kName, r, seen[2 * r], seen[2 * r + 1], seen[0], seen[1]);
+  if (const auto found =
+          find_disagreement(fmt::format("{} parameters with {} elements", parameters.size(), elements), group))
+    throw Error(fmt::format("[{}] rank {} has {}, rank 0 {}; pass the same on every rank", kName, found->other,
+                            found->of_other, found->of_rank0));
 }
 
 }  // namespace
@@ -52,7 +49,7 @@ void ZeroRedundancyOptimizer::set_up(std::size_t chunk_bytes) {
                  "optimizer that updates each element by itself, such as AdamW, or use {} undivided, with zero = 0",
                  kName, local_->name(), local_->name());
   take_groups_of(*local_);
-  check_agreement(parameters(), *group_);
+  check_same_sizes(parameters(), *group_);
   if (division_)
     divide_by_flats();
   else

@@ -236,7 +236,7 @@ std::pair<std::string, std::string> MeshModel::sha256() const {
   const std::unique_ptr<nn::Module> module = whole();
   std::string hashes;
   if (is_root()) hashes = nn::weights_sha256(*module) + nn::state_sha256(*module);
-  hashes = broadcast_text(hashes, *mesh_.world());
+  hashes = mesh_.world()->broadcast_object(hashes);
   return {hashes.substr(0, hashes.size() / 2), hashes.substr(hashes.size() / 2)};
 }
 

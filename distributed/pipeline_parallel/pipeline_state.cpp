@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "lockstep/autograd/autocast.h"
-#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/process_group/coalesced.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 #include "lockstep/distributed/tensor_parallel/tensor_parallel.h"
 #include "lockstep/nn/container.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
@@ -163,16 +163,12 @@ void PipelineParallel::State::agree() {
   for (const Chunk& chunk : chunks) plan += fmt::format(" {}", chunk.first);
   static const OperationLabel label("plan of the pipeline, and rank 0's weights");
   const LabelScope scope(label);
-  for (const std::string& theirs : group->all_gather_object(plan))
-    LOCKSTEP_CHECK(theirs == plan,
-                   "[PipelineParallel] the ranks were given different plans: '{}' and '{}'; give all the same", plan,
-                   theirs);
-  const NoGradGuard values_only;
-  for (const Member& member : members) {
-    const Tensor value = copy_contiguous(member.named.tensor);
-    group->broadcast(value)->wait();
-    copy_values(value, member.named.tensor.detach());
-  }
+  const auto found = find_disagreement(plan, *group);
+  LOCKSTEP_CHECK(!found, "[PipelineParallel] the ranks were given different plans: '{}' and '{}'; give all the same",
+                 found->of_rank0, found->of_other);
+  std::vector<Tensor> tensors;
+  for (const Member& member : members) tensors.push_back(member.named.tensor);
+  broadcast_coalesced(tensors, *group);
 }
 
 bool PipelineParallel::State::holds(const Member& member) const {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/model_part.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_parallel.h"
 #include "lockstep/distributed/pipeline_parallel/schedule.h"
 #include "lockstep/distributed/pipeline_parallel/stage_links.h"

@@ -6,7 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
-#include "lockstep/distributed/process_group/process_group.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -61,19 +61,12 @@ std::int64_t total(const Counts& counts) {
   return sum;
 }
 
-/// How many bytes each rank has, on all of them.
-Counts sizes_of_all(ProcessGroup& group, std::int64_t own) {
-  const Tensor all = empty({group.world_size()}, {.dtype = kInt64});
-  group.all_gather(all, tensor({own}))->wait();
-  return all.to_vector<std::int64_t>();
-}
-
 }  // namespace
 
 std::vector<std::string> ProcessGroup::all_gather_object(std::string_view object) {
   const LabelScope scope = object_scope();
   // An object that is too large is an error on all ranks: none waits for its bytes.
-  const Counts counts = sizes_of_all(*this, static_cast<std::int64_t>(object.size()));
+  const Counts counts = all_gather_integers(static_cast<std::int64_t>(object.size()), *this);
   for (const std::int64_t count : counts) check_size(count, "all_gather_object");
   const Tensor all = bytes_tensor(total(counts));
   all_gather_uneven(all, tensor_of(object), counts)->wait();
@@ -94,7 +87,7 @@ std::string ProcessGroup::broadcast_object(std::string_view object, int root) {
 std::vector<std::string> ProcessGroup::gather_object(std::string_view object, int root) {
   check_rank(root, "root", OperationKind::gather);
   const LabelScope scope = object_scope();
-  const Counts counts = sizes_of_all(*this, static_cast<std::int64_t>(object.size()));
+  const Counts counts = all_gather_integers(static_cast<std::int64_t>(object.size()), *this);
   for (const std::int64_t count : counts) check_size(count, "gather_object");
   const auto world = static_cast<std::size_t>(world_size()), at = static_cast<std::size_t>(root);
   Counts to(world), from(world);

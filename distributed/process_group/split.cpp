@@ -1,11 +1,12 @@
 // Groups of some of a group's ranks.
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 #include "lockstep/distributed/process_group/executor.h"
 #include "lockstep/distributed/store/prefix_store.h"
 
@@ -19,16 +20,14 @@ int ProcessGroup::job_rank(int rank) const {
 ProcessGroupPtr ProcessGroup::split(int color, int key) {
   static const OperationLabel label("split of the group");
   const LabelScope scope(label);
-  const Tensor all = empty({2 * world_size()}, {.dtype = kInt64});
-  all_gather(all, tensor({std::int64_t{color}, std::int64_t{key}}))->wait();
+  const auto told = all_gather_integers(std::array{std::int64_t{color}, std::int64_t{key}}, *this);
   const std::uint64_t number = splits_++;
   if (color < 0) return nullptr;
 
   std::vector<int> members;
-  const std::vector<std::int64_t> told = all.to_vector<std::int64_t>();
   for (int r = 0; r < world_size(); ++r)
-    if (told[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
-  std::ranges::stable_sort(members, {}, [&](int r) { return told[2 * static_cast<std::size_t>(r) + 1]; });
+    if (told[static_cast<std::size_t>(r)][0] == color) members.push_back(r);
+  std::ranges::stable_sort(members, {}, [&](int r) { return told[static_cast<std::size_t>(r)][1]; });
 
   ProcessGroupOptions options = options_;
   options.rank = static_cast<int>(std::ranges::find(members, rank()) - members.begin());

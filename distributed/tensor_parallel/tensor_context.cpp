@@ -1,7 +1,5 @@
 // Layers with whole weights that compute their rank's tokens, and the exchange of tokens for columns around attention.
 
-#include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/ops.h"
@@ -10,7 +8,6 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
-#include "lockstep/nn/container.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -89,25 +86,6 @@ void check_tokens(const Tensor& x, const char* what) {
                  x.defined() ? to_string(x.sizes()) : "an undefined tensor");
 }
 
-/// The losses of rows x; those of large vocabularies keep no logits, which are computed again in backward.
-Tensor losses_of(const Tensor& x, const Tensor& weight, const Tensor& labels, std::int64_t ignore_index) {
-  const std::int64_t rows = x.size(0), classes = weight.size(0);
-  const auto losses = [ignore_index](const Tensor& input, const Tensor& table, const Tensor& target) {
-    return cross_entropy(linear(input, table), target, {.reduction = Reduction::none, .ignore_index = ignore_index});
-  };
-  if (rows * classes <= kLogitsAtOnce) return losses(x, weight, labels);
-  const std::int64_t piece = std::max<std::int64_t>(1, kLogitsAtOnce / 2 / classes);
-  std::vector<Tensor> parts;
-  for (std::int64_t first = 0; first < rows; first += piece) {
-    const std::int64_t count = std::min(piece, rows - first);
-    parts.push_back(nn::recompute({x.narrow(0, first, count), weight},
-                                  [losses, target = labels.narrow(0, first, count)](const std::vector<Tensor>& inputs) {
-                                    return losses(inputs[0], inputs[1], target);
-                                  }));
-  }
-  return cat(parts);
-}
-
 }  // namespace
 
 Tensor linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards) {
@@ -145,16 +123,19 @@ Tensor cross_entropy_of_tokens(const Tensor& x, const Tensor& weight, const Tens
   shards.check_alike(target, "targets");
   const Tensor own = shards.own_tokens(as_contiguous(target.detach()).view({outer, tokens * ranks, 1}));
   const std::int64_t rows = outer * (tokens / shards.mine().size()), of_shard = tokens / shards.mine().size();
+  const auto losses = [ignore_index](const Tensor& input, const Tensor& table, const Tensor& labels) {
+    return cross_entropy(linear(input, table), labels, {.reduction = Reduction::none, .ignore_index = ignore_index});
+  };
   std::int64_t first = 0;
-  const Tensor losses =
-      apply_to_tokens(x.reshape({outer, tokens, x.size(-1)}), {weight}, shards,
-                      [&](const Tensor& part, const std::vector<Tensor>& parameters) {
-                        const Tensor labels = own.narrow(1, first, of_shard).reshape({rows});
-                        first += of_shard;
-                        return losses_of(part.reshape({rows, x.size(-1)}), parameters[0], labels, ignore_index)
-                            .view({outer, of_shard, 1});
-                      });
-  return mean_of_counted(gather_tokens(losses, shards), target, ignore_index);
+  const Tensor of_tokens = apply_to_tokens(x.reshape({outer, tokens, x.size(-1)}), {weight}, shards,
+                                           [&](const Tensor& part, const std::vector<Tensor>& parameters) {
+                                             const Tensor labels = own.narrow(1, first, of_shard).reshape({rows});
+                                             first += of_shard;
+                                             return losses_in_pieces(part.reshape({rows, x.size(-1)}), parameters[0],
+                                                                     labels, parameters[0].size(0), losses)
+                                                 .view({outer, of_shard, 1});
+                                           });
+  return mean_of_counted(gather_tokens(of_tokens, shards), target, ignore_index);
 }
 
 }  // namespace lockstep::distributed

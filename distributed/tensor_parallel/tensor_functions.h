@@ -45,6 +45,11 @@ Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& tar
 
 /// Logits of a shard beyond so many are not kept, but computed again in backward, a piece at a time.
 constexpr std::int64_t kLogitsAtOnce = std::int64_t{1} << 25;
+/// The loss of each row of x [N, width], of whose logits a shard has `columns` a row: losses(x, weight, target) of all
+/// rows, or of as many at a time as are kept.
+Tensor losses_in_pieces(
+    const Tensor& x, const Tensor& weight, const Tensor& target, std::int64_t columns,
+    const std::function<Tensor(const Tensor& x, const Tensor& weight, const Tensor& target)>& losses);
 
 /// vocabulary_parallel_cross_entropy() of column_parallel_linear(x, weight), x [N, width] whole.
 Tensor vocabulary_parallel_head_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,

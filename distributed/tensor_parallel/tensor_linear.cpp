@@ -150,6 +150,9 @@ class RowParallelLinearBackward final : public Node {
 
 Tensor column_parallel(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
                        std::int64_t parts, bool tokens) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return column_parallel(t..., shards, parts, tokens); }, x, weight,
+                            bias);
   check(x, weight, bias, "column_parallel_linear");
   const Pieces pieces(weight.size(0), parts, shards, "column_parallel_linear");
   const Tensor input = tokens ? shards.all_tokens(x) : x;
@@ -177,6 +180,8 @@ Tensor column_parallel(const Tensor& x, const Tensor& weight, const Tensor& bias
 
 Tensor row_parallel(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
                     bool tokens) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return row_parallel(t..., shards, tokens); }, x, weight, bias);
   check(x, weight, bias, "row_parallel_linear");
   const DividedSize runs = shards.own_runs(weight.size(1), "row_parallel_linear");
   const Tensor matrix = as_matrix(x), all = as_contiguous(weight.detach());
@@ -204,30 +209,20 @@ Tensor row_parallel(const Tensor& x, const Tensor& weight, const Tensor& bias, c
 
 Tensor column_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards,
                               std::int64_t parts) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return column_parallel(t..., shards, parts, false); }, x, weight,
-                            bias);
   return column_parallel(x, weight, bias, shards, parts, false);
 }
 
 Tensor column_parallel_linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                         const TensorShards& shards, std::int64_t parts) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return column_parallel(t..., shards, parts, true); }, x, weight,
-                            bias);
   return column_parallel(x, weight, bias, shards, parts, true);
 }
 
 Tensor row_parallel_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const TensorShards& shards) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return row_parallel(t..., shards, false); }, x, weight, bias);
   return row_parallel(x, weight, bias, shards, false);
 }
 
 Tensor row_parallel_linear_of_tokens(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                      const TensorShards& shards) {
-  if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return row_parallel(t..., shards, true); }, x, weight, bias);
   return row_parallel(x, weight, bias, shards, true);
 }
 

@@ -8,7 +8,8 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
+#include "lockstep/distributed/process_group/coalesced.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 #include "lockstep/distributed/tensor_parallel/alike_gradients.h"
 #include "lockstep/distributed/tensor_parallel/tensor_divided.h"
 #include "lockstep/distributed/tensor_parallel/tensor_functions.h"
@@ -69,15 +70,12 @@ TensorParallel::TensorParallel(nn::Module& module, const std::vector<TensorRule>
     for (const TensorRule& rule : plan)
       text += fmt::format(" {} {}/{}/{}{}", rule.layers, static_cast<int>(rule.split), rule.parts, rule.dim,
                           rule.gathers ? ", whole" : "");
-    for (const std::string& theirs : group.all_gather_object(text))
-      LOCKSTEP_CHECK(theirs == text,
-                     "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same", text,
-                     theirs);
-    for (const nn::NamedTensor& each : module.state()) {
-      const Tensor value = copy_contiguous(each.tensor);
-      group.broadcast(value)->wait();
-      copy_values(value, each.tensor.detach());
-    }
+    const auto found = find_disagreement(text, group);
+    LOCKSTEP_CHECK(!found, "[TensorParallel] the ranks were given different plans: '{}' and '{}'; give all the same",
+                   found->of_rank0, found->of_other);
+    std::vector<Tensor> tensors;
+    for (const nn::NamedTensor& each : module.state()) tensors.push_back(each.tensor);
+    broadcast_coalesced(tensors, group);
   }
   for (const Divided& divided : divided_) divide(divided);
   for (const auto& set : by_function_) set();

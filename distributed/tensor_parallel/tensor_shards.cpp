@@ -1,13 +1,16 @@
 #include "lockstep/distributed/tensor_parallel/tensor_shards.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/operation/operation.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -119,20 +122,16 @@ void TensorShards::max(const Tensor& values) const {
 void TensorShards::check_alike(const Tensor& integers, const char* what) const {
   if (group_->world_size() == 1 || !integers.device().is_cpu() || checks_left_ <= 0) return;
   --checks_left_;
-  std::int64_t hash = integers.numel();  // wraps around
-  for (const std::int64_t value : integers.to(kInt64).to_vector<std::int64_t>())
-    hash = static_cast<std::int64_t>(static_cast<std::uint64_t>(hash) * 1099511628211U ^
-                                     static_cast<std::uint64_t>(value));
-  const Tensor own = tensor(std::vector<std::int64_t>{hash});
-  const Tensor all = empty({group_->world_size()}, options_of(own));
+  const std::vector<std::int64_t> values = integers.to(kInt64).to_vector<std::int64_t>();
+  Checksum sum;
+  sum.update(values.data(), values.size() * sizeof(std::int64_t));
   static const OperationLabel label("integers that ranks have alike");
   const LabelScope scope(label);
-  group_->all_gather(all, own)->wait();
-  for (const std::int64_t other : all.to_vector<std::int64_t>())
-    LOCKSTEP_CHECK(other == hash,
-                   "[TensorParallel] the ranks that hold layers together were given different {}; give all of them the "
-                   "same samples, and what divides a batch the ranks along `data` alone",
-                   what);
+  const std::vector<std::int64_t> sums = all_gather_integers(static_cast<std::int64_t>(sum.value()), *group_);
+  LOCKSTEP_CHECK(std::ranges::count(sums, sums.front()) == std::ssize(sums),
+                 "[TensorParallel] the ranks that hold layers together were given different {}; give all of them the "
+                 "same samples, and what divides a batch the ranks along `data` alone",
+                 what);
 }
 
 TensorShards::Pending TensorShards::begin_sum_of_own_tokens(std::vector<Tensor> parts) const {

@@ -147,30 +147,34 @@ Tensor vocabulary_parallel_cross_entropy(const Tensor& logits, const Tensor& tar
   return mean_of_counted(losses_of(logits, target, shards, classes, ignore_index), target, ignore_index);
 }
 
-Tensor vocabulary_parallel_head_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
-                                              const TensorShards& shards, std::int64_t classes,
-                                              std::int64_t ignore_index) {
-  const auto loss = [&](const Tensor& logits) {
-    return vocabulary_parallel_cross_entropy(logits, target, shards, classes, ignore_index);
-  };
-  // By the sizes of a shard, so that the pieces are those of any number of ranks.
-  const std::int64_t all = shards.size_of_whole(weight.size(0), classes, "vocabulary_parallel_cross_entropy"),
-                     of_shard = shards.divided(all).run(0).size, rows = x.size(0);
-  if (rows * of_shard <= kLogitsAtOnce) return loss(column_parallel_linear(x, weight, {}, shards));
-  LOCKSTEP_CHECK(target.dtype() == kInt64 && target.sizes() == Shape({rows}),
-                 "[vocabulary_parallel_cross_entropy] expected an int64 target [{}]", rows);
-  const std::int64_t piece = std::max<std::int64_t>(1, kLogitsAtOnce / 2 / of_shard);
+Tensor losses_in_pieces(const Tensor& x, const Tensor& weight, const Tensor& target, std::int64_t columns,
+                        const std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>& losses) {
+  const std::int64_t rows = x.size(0);
+  if (rows * columns <= kLogitsAtOnce) return losses(x, weight, target);
+  const std::int64_t piece = std::max<std::int64_t>(1, kLogitsAtOnce / 2 / columns);
   std::vector<Tensor> parts;
   for (std::int64_t first = 0; first < rows; first += piece) {
     const std::int64_t count = std::min(piece, rows - first);
-    parts.push_back(nn::recompute(
-        {x.narrow(0, first, count), weight},
-        [&shards, classes, ignore_index, labels = target.narrow(0, first, count)](const std::vector<Tensor>& inputs) {
-          return losses_of(column_parallel_linear(inputs[0], inputs[1], {}, shards), labels, shards, classes,
-                           ignore_index);
-        }));
+    parts.push_back(nn::recompute({x.narrow(0, first, count), weight},
+                                  [losses, labels = target.narrow(0, first, count)](const std::vector<Tensor>& inputs) {
+                                    return losses(inputs[0], inputs[1], labels);
+                                  }));
   }
-  return mean_of_counted(cat(parts), target, ignore_index);
+  return cat(parts);
+}
+
+Tensor vocabulary_parallel_head_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& target,
+                                              const TensorShards& shards, std::int64_t classes,
+                                              std::int64_t ignore_index) {
+  LOCKSTEP_CHECK(target.defined() && target.dtype() == kInt64 && target.sizes() == Shape({x.size(0)}),
+                 "[vocabulary_parallel_cross_entropy] expected an int64 target [{}]", x.size(0));
+  // By the sizes of a shard, so that the pieces are those of any number of ranks.
+  const std::int64_t all = shards.size_of_whole(weight.size(0), classes, "vocabulary_parallel_cross_entropy");
+  const auto losses = [&shards, classes, ignore_index](const Tensor& input, const Tensor& table, const Tensor& labels) {
+    return losses_of(column_parallel_linear(input, table, {}, shards), labels, shards, classes, ignore_index);
+  };
+  return mean_of_counted(losses_in_pieces(x, weight, target, shards.divided(all).run(0).size, losses), target,
+                         ignore_index);
 }
 
 }  // namespace lockstep::distributed

@@ -10,7 +10,7 @@
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/reduction/communication_hook.h"
 #include "lockstep/distributed/parallel/reduction/shard_sums.h"
-#include "lockstep/distributed/parallel/share_runner.h"
+#include "lockstep/distributed/parallel/step_runner.h"
 #include "lockstep/distributed/process_group/process_group.h"
 
 namespace lockstep::distributed {

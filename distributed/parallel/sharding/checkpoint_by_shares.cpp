@@ -224,8 +224,8 @@ std::unique_ptr<CheckpointByShares> CheckpointByShares::begin(
       made->whole_->write(made->layout_.header.data(), made->layout_.header.size());
       made->whole_->resize(made->layout_.offsets.back());
     });
-    made->name_ = broadcast_text(
-        made->whole_ ? std::filesystem::absolute(made->whole_->temporary()).string() : std::string(), group);
+    made->name_ = group.broadcast_object(made->whole_ ? std::filesystem::absolute(made->whole_->temporary()).string()
+                                                      : std::string());
     const Tensor all_see = tensor({std::int64_t{OpenFile(made->name_, made->layout_.header).is_open()}});
     group.all_reduce(all_see, ReduceOp::min)->wait();
     if (all_see.item<std::int64_t>() == 0) return nullptr;

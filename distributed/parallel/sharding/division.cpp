@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/parallel/model_part.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
-#include "lockstep/distributed/parallel/share_runner.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {

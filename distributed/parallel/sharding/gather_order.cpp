@@ -1,11 +1,14 @@
 // The order in which ParameterShards gathers units.
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 
 namespace lockstep::distributed {
 
@@ -143,27 +146,25 @@ void ParameterShards::begin_step(std::int64_t passes) {
   in_step_ = true;
   if (division_->of_part) return gather_all();
   const auto hash = [](const std::vector<std::size_t>& list) {
-    std::uint64_t value = 1469598103934665603ULL;
-    for (const std::size_t each : list) value = (value ^ (each + 1)) * 1099511628211ULL;
-    return static_cast<std::int64_t>(value >> 1);
+    Checksum sum;
+    sum.update(list.data(), list.size() * sizeof(std::size_t));
+    return static_cast<std::int64_t>(sum.value());
   };
-  const Tensor mine = tensor({passes, hash(lists_[0]), hash(lists_[1])});
-  const Tensor all = empty({3 * division_->world}, {.dtype = kInt64});
   static const OperationLabel label("passes of a step");
-  std::vector<std::int64_t> told = mine.to_vector<std::int64_t>();
+  std::vector told{std::array{passes, hash(lists_[0]), hash(lists_[1])}};
   if (division_->world > 1) {
     const LabelScope scope(label);
-    group_->all_gather(all, mine)->wait();
-    told = all.to_vector<std::int64_t>();
+    told = all_gather_integers(told.front(), *group_);
   }
-  std::int64_t most = told[0], least = told[0];
+  std::int64_t most = told[0][0], least = told[0][0];
   int leader = 0;
   bool differ = false;
-  for (std::size_t r = 0; r < told.size() / 3; ++r) {
-    if (told[3 * r] > most) leader = static_cast<int>(r);
-    most = std::max(most, told[3 * r]);
-    least = std::min(least, told[3 * r]);
-    differ = differ || told[3 * r + 1] != told[1] || told[3 * r + 2] != told[2];
+  for (std::size_t r = 0; r < told.size(); ++r) {
+    const auto [theirs, forward, backward] = told[r];
+    if (theirs > most) leader = static_cast<int>(r);
+    most = std::max(most, theirs);
+    least = std::min(least, theirs);
+    differ = differ || forward != told[0][1] || backward != told[0][2];
   }
   if (differ) agree_on_lists();
   settle(0);

@@ -1,13 +1,11 @@
 #include "lockstep/distributed/parallel/workers/module_agreement.h"
 
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/core/check.h"
-#include "lockstep/core/copy.h"
-#include "lockstep/core/factories.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -36,12 +34,6 @@ std::string describe_options(const TrainingStepOptions& options) {
   return text;
 }
 
-std::int64_t fnv1a(const std::string& text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return static_cast<std::int64_t>(hash);
-}
-
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -64,10 +56,9 @@ std::string first_difference(const std::string& here, const std::string& there) 
 
 }  // namespace
 
-void check_agreement(const SharedState& state, Device device, const TrainingStepOptions& options, ProcessGroup& group) {
+void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group) {
   static const OperationLabel label("comparison of the modules");
   const LabelScope scope(label);
-  if (group.world_size() == 1) return;
   struct Compared {
     std::string text;
     const char* what;
@@ -75,37 +66,14 @@ void check_agreement(const SharedState& state, Device device, const TrainingStep
   };
   const Compared both[] = {{describe_options(options), "choice of options", "pass the same options on every rank"},
                            {describe_state(state), "model", "build the same model on every rank"}};
-  std::vector<std::int64_t> words;
-  for (const Compared& each : both) {
-    words.push_back(fnv1a(each.text));
-    words.push_back(static_cast<std::int64_t>(each.text.size()));
-  }
-  const auto count = static_cast<std::int64_t>(words.size());
-  const Tensor mine = tensor(words, device), all = empty({count * group.world_size()}, options_of(mine));
-  group.all_gather(all, mine)->wait();
-  const std::vector<std::int64_t> seen = all.to_vector<std::int64_t>();
-  std::size_t first = 0;  // word of what is compared
-  for (const auto& [text, what, remedy] : both) {
-    std::string differing;
-    for (int r = 1; r < group.world_size(); ++r) {
-      const auto i = static_cast<std::size_t>(r * count) + first;
-      if (seen[i] != seen[first] || seen[i + 1] != seen[first + 1])
-        differing += fmt::format("{}{}", differing.empty() ? "" : ", ", r);
+  for (const auto& [text, what, remedy] : both)
+    if (const auto found = find_disagreement(text, group)) {
+      const std::string detail = found->of_rank0 == text ? ""
+                                                         : fmt::format("; on rank {}, {}", group.rank(),
+                                                                       first_difference(text, found->of_rank0));
+      throw Error(fmt::format("[DistributedDataParallel] the {} of rank(s) {} differs from rank 0's{}; {}", what,
+                              found->ranks, detail, remedy));
     }
-    const std::int64_t size = seen[std::exchange(first, first + 2) + 1];
-    if (differing.empty()) continue;
-
-    Tensor bytes = empty({size}, {.dtype = kUInt8});
-    if (group.rank() == 0) std::memcpy(bytes.raw_data(), text.data(), text.size());
-    bytes = move_values(bytes, device);
-    group.broadcast(bytes, 0)->wait();
-    const Tensor host = move_values(bytes, Device(kCPU));
-    const std::string theirs(static_cast<const char*>(host.raw_data()), static_cast<std::size_t>(host.numel()));
-    const std::string detail =
-        theirs == text ? "" : fmt::format("; on rank {}, {}", group.rank(), first_difference(text, theirs));
-    throw Error(fmt::format("[DistributedDataParallel] the {} of rank(s) {} differs from rank 0's{}; {}", what,
-                            differing, detail, remedy));
-  }
 }
 
 FrozenParameters::FrozenParameters(const nn::Module& module) {

@@ -8,11 +8,12 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/random.h"
-#include "lockstep/distributed/parallel/coalesced.h"
 #include "lockstep/distributed/parallel/lockstep_fingerprint.h"
+#include "lockstep/distributed/parallel/model_part.h"
 #include "lockstep/distributed/parallel/sharding/sharded_reduction.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/sync_batch_norm.h"
+#include "lockstep/distributed/process_group/coalesced.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -115,7 +116,7 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
     runner_ = std::move(whole);
   }
   if (group_->rank() == 0) runner_->look_for_unregistered();
-  check_agreement(shared_, module_.device(), options_, *group_);
+  check_agreement(shared_, options_, *group_);
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   broadcast_coalesced(shared_.tensors(), *group_);
   if (options_.zero != 0) {
@@ -252,7 +253,7 @@ std::optional<Tensor> Ranks::join_step(const data::Batch& own, std::uint64_t ste
   check_not_lockstep(is_lockstep(), "join_step()");
   check_whole_model(options_.model_part != nullptr, "join_step()");
   group_->set_step(static_cast<std::int64_t>(step));
-  const UnevenStep all = UnevenStep::meet(*group_, module_.device(), own.size());
+  const UnevenStep all = UnevenStep::meet(*group_, own.size());
   if (all.samples == 0) {
     share_buffers(std::exchange(buffers_root_, 0));
     return std::nullopt;
@@ -313,7 +314,7 @@ void Ranks::forward(const std::function<bool()>& compute, std::optional<std::int
 void Ranks::announce(std::int64_t samples) {
   join_samples_ += samples;
   if (!reducer_->synchronize()) return;
-  join_step_ = UnevenStep::meet(*group_, module_.device(), join_samples_);
+  join_step_ = UnevenStep::meet(*group_, join_samples_);
   reducer_->set_weight(join_step_.weight(std::exchange(join_samples_, 0), group_->world_size()));
 }
 
@@ -348,7 +349,7 @@ void Ranks::join(const std::function<void()>& loop, const std::function<void()>&
 void Ranks::follow(const std::function<void()>& keep_up) {
   reducer_->set_weight(0.0);
   for (;;) {
-    const UnevenStep step = UnevenStep::meet(*group_, module_.device(), std::nullopt);
+    const UnevenStep step = UnevenStep::meet(*group_, std::nullopt);
     if (step.ranks == 0) break;
     join_step_ = step;
     module_.zero_grad(/*set_to_none=*/false);

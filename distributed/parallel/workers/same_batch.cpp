@@ -5,8 +5,8 @@
 
 #include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
-#include "lockstep/core/factories.h"
 #include "lockstep/core/log.h"
+#include "lockstep/distributed/process_group/all_gather_integers.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -33,10 +33,8 @@ void SameBatch::look(const data::Batch& batch) {
   if (left_ == 0 || group_->world_size() == 1) return;
   static const OperationLabel label("whether all ranks have the same batch");
   const LabelScope scope(label);
-  const Tensor own = tensor({checksum_of(batch)}), all = empty({group_->world_size()}, options_of(own));
-  group_->all_gather(all, own)->wait();
+  const std::vector<std::int64_t> seen = all_gather_integers(checksum_of(batch), *group_);
   --left_;  // on all ranks alike, also where one has caught an error before
-  const std::vector<std::int64_t> seen = all.to_vector<std::int64_t>();
   const auto differs = [&](std::int64_t other) { return other != 0 && seen[0] != 0 && other != seen[0]; };
   const auto found = std::ranges::find_if(seen, differs);
   if (found == seen.end()) return;

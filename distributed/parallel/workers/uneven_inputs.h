@@ -23,7 +23,7 @@ struct UnevenStep {
   int first = -1;            ///< the first with samples; without any, the first that has not run out
 
   /// A collective. `own`: samples of this rank; nothing: it has run out.
-  static UnevenStep meet(ProcessGroup& group, Device device, std::optional<std::int64_t> own);
+  static UnevenStep meet(ProcessGroup& group, std::optional<std::int64_t> own);
   /// What a mean over `own` samples is to be multiplied by, so that the average over ranks is the mean over all.
   double weight(std::int64_t own, int world) const;
 };

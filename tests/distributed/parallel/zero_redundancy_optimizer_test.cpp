@@ -268,7 +268,7 @@ TEST(Zero, ExplainsWhatIsWrong) {
         "with zero = 0");
     nn::Linear other(4, group->rank() + 1);
     says(error_of([&] { zero_redundancy<optim::SGD>(other.parameters(), group, optim::SGDOptions{}); }),
-         "rank 1 has 2 parameters with 10 elements, rank 0 2 with 5");
+         "rank 1 has 2 parameters with 10 elements, rank 0 2 parameters with 5 elements");
     net.to(kFloat64);
     says(error_of([&] { zero->step(); }), "construct the optimizer");
   });
