@@ -22,7 +22,10 @@ class AbsentValues final : public Computation {
  protected:
   void compute() override {
     const std::shared_ptr<ParameterShards> owner = owner_.lock();
-    LOCKSTEP_CHECK(owner, "[TrainingStep] the values of '{}' were divided over ranks by a step that is gone", name_);
+    LOCKSTEP_CHECK(owner,
+                   "[TrainingStep] the values of '{}' were divided over ranks by a step that is gone; hold its "
+                   "whole_parameters() on all ranks while it ends, or make the model anew and load a checkpoint",
+                   name_);
     const std::vector<Tensor> values = owner->values_of(unit_);
     for (std::size_t i = 0; i < values.size(); ++i) deliver(i, values[i]);
   }
@@ -55,11 +58,19 @@ std::shared_ptr<ParameterShards> ParameterShards::make(nn::Module& module, std::
   }
   made->divide();
   made->division_->shards = made;
+  for (std::size_t u = 0; u < made->states_.size(); ++u) {
+    nn::Module* const unit = made->division_->units[u].module;
+    if (!unit) continue;
+    for (nn::Module* each : unit->modules())
+      each->set_call_hook([u, weak = std::weak_ptr(made)] {
+        if (const auto shards = weak.lock()) shards->on_call(u);
+      });
+  }
   return made;
 }
 
 ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group)
-    : module_(module), division_(std::move(division)), group_(group.split(0, group.rank())) {
+    : model_(module.type_name()), division_(std::move(division)), group_(group.split(0, group.rank())) {
   if (const int within = division_->within; within < group.world_size()) {
     near_ = group.split(group.rank() / within, group.rank());
     far_ = group.split(group.rank() % within, group.rank());
@@ -71,11 +82,6 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
     states_[u].label = OperationLabel(unit.name.empty() ? "parameters outside of the units that are named"
                                                         : "parameters of " + unit.name);
     if (u > 0 && !division_->of_part) lists_[0].push_back(u);
-    if (!unit.module) continue;
-    for (nn::Module* each : unit.module->modules()) {
-      each->set_call_hook([this, u] { on_call(u); });
-      called_.push_back(each);
-    }
   }
   if (!lists_[0].empty()) lists_[1].assign(lists_[0].rbegin() + 1, lists_[0].rend());  // the last is there already
   if (division_->of_part) return;
@@ -96,13 +102,20 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
 }
 
 ParameterShards::~ParameterShards() {
-  for (nn::Module* each : called_) each->set_call_hook(nullptr);
   for (std::size_t p = 0; p < hooks_.size(); ++p) division_->parameters[p].tensor.remove_hook(hooks_[p]);
 }
 
 std::shared_ptr<ParameterShards> ParameterShards::of(const nn::Module& module) {
   const std::shared_ptr<Division> division = Division::of(module);
-  return division ? division->shards.lock() : nullptr;
+  if (!division) return nullptr;
+  for (const Tensor& parameter : module.parameters())
+    if (parameter.numel() > 0 && !division->has(parameter)) return nullptr;
+  return division->shards.lock();
+}
+
+const std::string& ParameterShards::name_of(std::size_t unit) const {
+  const std::string& name = division_->units[unit].name;
+  return name.empty() ? model_ : name;
 }
 
 // --- one unit
@@ -166,7 +179,7 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
       "[TrainingStep] the values of '{}' are divided over {} ranks and not gathered now: they can be read in "
       "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
       "ranks; in the step of another model, call this one through its DistributedDataParallel",
-      division_->units[unit].name.empty() ? module_.type_name() : division_->units[unit].name, division_->world);
+      name_of(unit), division_->world);
   if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
   if (division_->trained == 0 && Engine::running() && !in_step_) close_after_backward();
   if (!is_on_the_way(unit)) want(unit);
@@ -194,8 +207,7 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
 void ParameterShards::make_absent(std::size_t unit) {
   const Unit& described = division_->units[unit];
   if (described.flats.empty()) return;
-  const IntrusivePtr<AbsentValues> absent(
-      new AbsentValues(weak_from_this(), unit, described.name.empty() ? module_.type_name() : described.name));
+  const IntrusivePtr<AbsentValues> absent(new AbsentValues(weak_from_this(), unit, name_of(unit)));
   for (const std::size_t f : described.flats)
     for (const std::size_t p : division_->flats[f].members) {
       const Tensor& parameter = division_->parameters[p].tensor;
@@ -317,14 +329,14 @@ void ParameterShards::on_update() {
   blocks_changed_ = true;
 }
 
-WholeParameters::WholeParameters(std::shared_ptr<ParameterShards> shards) : shards_(std::move(shards)) {
-  if (shards_) shards_->make_whole();
+WholeParameters::WholeParameters(const std::shared_ptr<ParameterShards>& shards) : shards_(shards) {
+  if (shards) shards->make_whole();
 }
 
 WholeParameters::WholeParameters(const nn::Module& module) : WholeParameters(ParameterShards::of(module)) {}
 
 WholeParameters::~WholeParameters() {
-  if (shards_) shards_->divide();
+  if (const auto shards = shards_.lock()) shards->divide();
 }
 
 }  // namespace lockstep::distributed

@@ -55,7 +55,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
-  /// Those that divide a module's parameters; null: they are whole.
+  /// Those that divide a module's parameters, all of them: of a part of a step's module too. Null: they are whole.
   static std::shared_ptr<ParameterShards> of(const nn::Module& module);
 
   /// Around a step of the library's, in which this rank makes so many passes. A collective.
@@ -99,6 +99,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   };
 
   ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group);
+  const std::string& name_of(std::size_t unit) const;
   std::vector<Tensor> values_of(std::size_t unit);
   bool is_on_the_way(std::size_t unit) const { return !states_[unit].works.empty() || !states_[unit].gathered.empty(); }
   void start(std::size_t unit);
@@ -125,7 +126,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void exchange_blocks();
   Tensor in_order_of_ranks(const Tensor& gathered, const Flat& flat) const;
 
-  nn::Module& module_;
+  const std::string model_;  // its type
   std::shared_ptr<Division> division_;
   ProcessGroupPtr group_;
   ProcessGroupPtr near_;            // the ranks that gather in a step, if they are not all
@@ -133,7 +134,6 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   std::vector<Tensor> blocks_far_;  // by flat, [ranks of far_ * block]: their blocks
   std::vector<State> states_;       // by unit
   std::vector<std::uint64_t> hooks_;
-  std::vector<nn::Module*> called_;    // that have a call hook
   std::vector<std::size_t> lists_[2];  // units in the order of a pass's gathers: forward, backward
   std::vector<std::size_t> made_[2];   // as this pass has made them
   std::size_t place_[2] = {0, 0};      // in the lists

@@ -6,18 +6,25 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 
 namespace lockstep::distributed {
 namespace {
 
+// The values were divided by a step, and are of nobody now.
+bool is_lost(const Tensor& parameter) {
+  return parameter.storage()->is_pending() && parameter.storage()->computation()->is_elsewhere();
+}
+
 // One line for each tensor.
 std::string describe_state(const SharedState& state) {
   std::string text;
   for (const auto& [name, tensor] : state.parameters)
-    text += fmt::format("parameter {} {} {}{}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()),
-                        tensor.requires_grad() ? "" : " (frozen)");
+    text += fmt::format("parameter {} {} {}{}{}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()),
+                        tensor.requires_grad() ? "" : " (frozen)",
+                        is_lost(tensor) ? " (divided by a step that is gone)" : "");
   for (const auto& [name, tensor] : state.buffers)
     text += fmt::format("buffer {} {} {}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()));
   return text;
@@ -62,9 +69,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
   }
 }
 
-}  // namespace
-
-void check_agreement(const SharedState& state, Device device, const TrainingStepOptions& options, ProcessGroup& group) {
+void compare(const SharedState& state, Device device, const TrainingStepOptions& options, ProcessGroup& group) {
   static const OperationLabel label("comparison of the modules");
   const LabelScope scope(label);
   if (group.world_size() == 1) return;
@@ -106,6 +111,17 @@ void check_agreement(const SharedState& state, Device device, const TrainingStep
     throw Error(fmt::format("[DistributedDataParallel] the {} of rank(s) {} differs from rank 0's{}; {}", what,
                             differing, detail, remedy));
   }
+}
+
+}  // namespace
+
+void check_agreement(const SharedState& state, Device device, const TrainingStepOptions& options, ProcessGroup& group) {
+  compare(state, device, options, group);
+  for (const auto& [name, tensor] : state.parameters)
+    LOCKSTEP_CHECK(!is_lost(tensor),
+                   "[TrainingStep] the values of parameter '{}' were divided over ranks by a step that is gone (zero = "
+                   "3); hold its whole_parameters() on all ranks while it ends, or make the model anew",
+                   name);
 }
 
 FrozenParameters::FrozenParameters(const nn::Module& module) {

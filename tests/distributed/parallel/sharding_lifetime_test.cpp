@@ -79,5 +79,77 @@ TEST(Sharding, ZeroGradDropsWhatNoPassHasTaken) {
     });
 }
 
+// What holds the parameters whole may go last: after the step, its module, or both.
+TEST(Sharding, WholeParametersMayOutliveStepAndModule) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    const auto make = [&] {
+      return TrainingStep([] { return std::make_unique<Tower>(); }, {.group = group, .zero = 3});
+    };
+    {
+      std::optional<TrainingStep> step(make());
+      const Tensor weight = step->module().parameters().front();
+      std::optional<WholeParameters> whole(step->whole_parameters());
+      const std::vector<double> values = weight.to_vector<double>();
+      *step = make();
+      EXPECT_EQ(weight.to_vector<double>(), values) << "those of the step before";
+      const WholeParameters later = step->whole_parameters();
+      step.reset();
+      whole.reset();
+      EXPECT_EQ(weight.to_vector<double>(), values);
+    }
+    auto tower = std::make_unique<Tower>();
+    std::optional<TrainingStep> step(std::in_place, *tower, TrainingStepOptions{.group = group, .zero = 3});
+    (*step)(make_batch(8), tower_loss);
+    const WholeParameters whole = step->whole_parameters();
+    tower.reset();
+    step.reset();
+  });
+}
+
+// Its parameters have values again if they had when it went; else all ranks are told what to do.
+TEST(Sharding, AModuleMayHaveAnotherStepWhenTheFirstIsGone) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    const std::string hash = nn::state_sha256(tower);
+    std::optional<TrainingStep> step(std::in_place, tower, TrainingStepOptions{.group = group, .zero = 3});
+    {
+      const WholeParameters whole = step->whole_parameters();
+      step.reset();
+    }
+    EXPECT_EQ(nn::state_sha256(tower), hash);
+    step.emplace(tower, TrainingStepOptions{.group = group, .zero = 3});
+    step.reset();
+    for (const int zero : {0, 3}) {
+      const std::string error = error_of([&] { TrainingStep(tower, {.group = group, .zero = zero}); });
+      EXPECT_NE(error.find("'in.weight'"), std::string::npos) << error;
+      EXPECT_NE(error.find("whole_parameters()"), std::string::npos) << error;
+    }
+    // Of one that only some ranks have lost all ranks hear.
+    Tower other;
+    step.emplace(other, TrainingStepOptions{.group = group, .zero = 3});
+    {
+      std::optional<WholeParameters> whole(step->whole_parameters());
+      if (group->rank() == 0) step.reset();
+      whole.reset();
+      step.reset();
+    }
+    EXPECT_NE(error_of([&] { TrainingStep(other, {.group = group}); }).find("differs from rank 0"), std::string::npos);
+  });
+}
+
+// Where another module has been at the same address.
+TEST(Sharding, AModuleIsNotTakenForOneBeforeIt) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    std::optional<Tower> tower(std::in_place);
+    std::optional<TrainingStep> step(std::in_place, *tower, TrainingStepOptions{.group = group, .zero = 3});
+    const auto before = zero_redundancy<optim::SGD>(*step, optim::SGDOptions{.lr = 0.1});
+    step.reset();
+    tower.emplace();
+    step.emplace(*tower, TrainingStepOptions{.group = group, .zero = 3});
+    EXPECT_NE(error_of([&] { before->step(); }).find("is gone"), std::string::npos);
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
