@@ -122,8 +122,8 @@ const std::string& ParameterShards::name_of(std::size_t unit) const {
 // ---------------------------------------------------------------------------------------------------------
 
 void ParameterShards::start(std::size_t unit) {
-  if (in_pass_ && unit > 0) {
-    made_[backward_].push_back(unit);
+  if (in_pass() && unit > 0) {
+    made_[is_backward()].push_back(unit);
     if (leads()) agree_on(static_cast<std::int64_t>(unit));
   }
   const bool near = near_ && whole_ == 0;
@@ -175,13 +175,13 @@ Tensor ParameterShards::in_order_of_ranks(const Tensor& gathered, const Flat& fl
 std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
   const NoGradGuard no_grad;
   LOCKSTEP_CHECK(
-      reading_ || in_step_ || whole_ > 0 || Engine::running(),
+      phase_ != Phase::apart || whole_ > 0 || Engine::running(),
       "[TrainingStep] the values of '{}' are divided over {} ranks and not gathered now: they can be read in "
       "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
       "ranks; in the step of another model, call this one through its DistributedDataParallel",
       name_of(unit), division_->world);
-  if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
-  if (division_->trained == 0 && Engine::running() && !in_step_) close_after_backward();
+  if (phase_ == Phase::forward && unit > 0 && Engine::running()) go_backward();
+  if (division_->trained == 0 && Engine::running() && !in_step()) close_after_backward();
   if (!is_on_the_way(unit)) want(unit);
   State& state = states_[unit];
   const LabelScope label(state.label);
@@ -213,7 +213,7 @@ void ParameterShards::make_absent(std::size_t unit) {
       const Tensor& parameter = division_->parameters[p].tensor;
       const StoragePtr old = parameter.storage();
       old->before_change();  // what waits to read the values does so now
-      if (old->is_lent() && (in_step_ || reading_)) lent_.push_back(old);
+      if (old->is_lent() && phase_ != Phase::apart) lent_.push_back(old);
       TensorImpl& impl = *parameter.impl();
       impl.storage = absent->add_result(parameter.sizes(), division_->flats[f].options).storage();
       impl.offset = 0;
@@ -241,13 +241,18 @@ void ParameterShards::settle(std::size_t unit) {
     for (const std::size_t p : division_->flats[f].members) division_->parameters[p].tensor.storage()->settle();
 }
 
+void ParameterShards::close() {
+  phase_ = Phase::apart;
+  drop_all(true);
+  lent_.clear();
+}
+
 void ParameterShards::close_after_backward() {
   if (std::exchange(closing_, true)) return;
   Engine::queue_callback([this] {
     closing_ = false;
-    if (in_step_) return end_pass();
-    reading_ = false;
-    drop_all(true);
+    if (in_step()) return end_pass();
+    close();
   });
 }
 
@@ -278,7 +283,7 @@ void ParameterShards::on_gradient(std::size_t unit) {
 // --------------------------------------------------------------------------------------------------------------
 
 void ParameterShards::make_whole() {
-  LOCKSTEP_CHECK(!in_step_, "[TrainingStep] whole_parameters() was called in a step");
+  LOCKSTEP_CHECK(!in_step(), "[TrainingStep] whole_parameters() was called in a step");
   if (whole_ == 0) drop_all(true);
   if (whole_++ > 0) return;
   for (std::size_t u = 0; u < states_.size(); ++u) settle(u);
@@ -289,6 +294,7 @@ void ParameterShards::divide() {
     --whole_;
     return;
   }
+  if (recast()) return;  // it stays whole, and the next step says so
   const NoGradGuard no_grad;
   visit_own([](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
     copy_values(elements_of(as_contiguous(parameter.detach()), begin, values.numel()), values);
@@ -297,6 +303,16 @@ void ParameterShards::divide() {
   whole_ = 0;
   drop_all(true);
   blocks_changed_ = true;
+}
+
+// A parameter that was moved or cast while it was whole, and does not fit into its parts.
+const nn::NamedTensor* ParameterShards::recast() const {
+  for (const Flat& flat : division_->flats)
+    for (const std::size_t p : flat.members) {
+      const nn::NamedTensor& each = division_->parameters[p];
+      if (each.tensor.dtype() != flat.options.dtype || each.tensor.device() != flat.options.device) return &each;
+    }
+  return nullptr;
 }
 
 void ParameterShards::visit_own(

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/core/allocator.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "tests/distributed/parallel/sharding_support.h"
 
@@ -149,6 +150,43 @@ TEST(Sharding, AModuleIsNotTakenForOneBeforeIt) {
     step.emplace(*tower, TrainingStepOptions{.group = group, .zero = 3});
     EXPECT_NE(error_of([&] { before->step(); }).find("is gone"), std::string::npos);
   });
+}
+
+// Its parts would have been read beyond their end.
+TEST(Sharding, ParametersThatWereCastWhileWholeAreAnError) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    std::optional<TrainingStep> step(std::in_place, tower, TrainingStepOptions{.group = group, .zero = 3});
+    {
+      const WholeParameters whole = step->whole_parameters();
+      tower.to(kFloat64);
+    }
+    const std::string error = error_of([&] { (*step)(make_batch(8), tower_loss); });
+    EXPECT_NE(error.find("was moved or cast, to float64"), std::string::npos) << error;
+    step.reset();
+    tower.to(kFloat32);
+    step.emplace(tower, TrainingStepOptions{.group = group, .zero = 3});
+    (*step)(make_batch(8), tower_loss);
+  });
+}
+
+// Only until the backward that follows is over.
+TEST(Sharding, ValuesWhoseAddressesTheUserTookAreNotKept) {
+  Tower tower(64);
+  DistributedDataParallel ddp(tower, make_single_process_group(), {.zero = 3});
+  const auto optimizer = zero_redundancy<optim::SGD>(ddp.training_step(), optim::SGDOptions{.lr = 0.1});
+  const data::Batch batch = make_batch(4);
+  std::vector<std::size_t> kept;
+  for (int i = 0; i < 5; ++i) {
+    const Tensor loss = cross_entropy(ddp(batch.x), batch.y);
+    EXPECT_NE(tower.blocks[2].up.weight.data<float>(), nullptr);
+    loss.backward();
+    optimizer->step();
+    optimizer->zero_grad();
+    kept.push_back(allocator(DeviceType::cpu).stats(Device()).in_use);
+  }
+  EXPECT_EQ(kept[4], kept[2]);
 }
 
 }  // namespace
