@@ -77,6 +77,7 @@ void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
                            const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                            const nn::TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
   wait();
+  check_optimizers(path, module, optimizers, group_);
   on_rank0(group_, [&] { AtomicFile(path).rehearse(); });
   const bool whole_on_rank0 = !group_.broadcast_object(state.tensors.empty() ? "" : "it has tensors").empty();
   if (!whole_on_rank0)
@@ -97,7 +98,6 @@ void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
   for (optim::Optimizer& optimizer : optimizers)
     if (auto* sharded = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer)) sharded->consolidate();
   save_content(path, state.step, [&] {
-    LOCKSTEP_CHECK(!optimizers.empty(), "[checkpoint] there is no optimizer to write to {}", path);
     std::vector<optim::OptimizerState> states;
     for (const optim::Optimizer& optimizer : optimizers) states.push_back(optimizer.state());
     return nn::detail::checkpoint_content(module, states, state, schedulers);

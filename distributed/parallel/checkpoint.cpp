@@ -1,6 +1,7 @@
 #include "lockstep/distributed/parallel/checkpoint.h"
 
 #include "lockstep/distributed/parallel/rank0_file.h"
+#include "lockstep/distributed/parallel/sharding/checkpoint_by_shares.h"
 #include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 
 namespace lockstep::distributed {
@@ -16,6 +17,7 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
                      const std::vector<const optim::LRScheduler*>& schedulers) {
+  check_optimizers(path, module, optimizers, group);
   const bool whole_on_rank0 = !group.broadcast_object(state.tensors.empty() ? "" : "it has tensors").empty();
   if (!whole_on_rank0 && save_checkpoint_by_shares(path, module, optimizers, state, group, schedulers)) return;
   const WholeParameters whole(module);

@@ -10,7 +10,8 @@
 namespace lockstep::distributed {
 
 /// nn::save_checkpoint() for a job: rank 0 writes. A collective, so that all ranks throw the same Error if the file
-/// cannot be written or holds a later step. The file is the same as one process's. What is divided over ranks (ZeRO)
+/// cannot be written or holds a later step, or if an optimizer has other parameters than the module's. The module may
+/// be a part of the one that a step trains. The file is the same as one process's. What is divided over ranks (ZeRO)
 /// each rank writes its part of, into that one file, so that none needs room for the whole; where a rank cannot see
 /// rank 0's file, or there are `state`.tensors, which are rank 0's, it comes together on rank 0.
 void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,

@@ -22,19 +22,20 @@ class Ranks;
 struct ReducerTrace;
 
 /// While it lives, a module's parameters are whole where a step keeps only parts of them: see
-/// TrainingStep::whole_parameters(). Its end takes their values into the parts; no step may be made before.
+/// TrainingStep::whole_parameters(). Its end takes their values into the parts; no step may be made before. It may
+/// outlive the step, and the module: parameters that are whole when their step ends stay so for good.
 class [[nodiscard]] WholeParameters {
  public:
   WholeParameters() = default;
-  explicit WholeParameters(std::shared_ptr<ParameterShards> shards);  ///< null: nothing to do
-  /// Those of the step that trains `module`, if it divides them.
+  explicit WholeParameters(const std::shared_ptr<ParameterShards>& shards);  ///< null: nothing to do
+  /// Those of the step that trains `module`, or a model that it is a part of, if it divides them.
   explicit WholeParameters(const nn::Module& module);
   WholeParameters(WholeParameters&&) noexcept = default;
   WholeParameters& operator=(WholeParameters&&) = delete;
   ~WholeParameters();
 
  private:
-  std::shared_ptr<ParameterShards> shards_;
+  std::weak_ptr<ParameterShards> shards_;
 };
 
 /// A model and its training step, the same code for one device, several devices and several processes:
@@ -96,7 +97,9 @@ class TrainingStep {
   /// The module that is trained, saved and given to the optimizer.
   nn::Module& module() { return *module_; }
   /// A collective: with divided parameters (TrainingStepOptions::zero = 3), all of them whole on every rank for as long
-  /// as the result lives, to be read, saved or changed by all ranks alike; nothing otherwise.
+  /// as the result lives, to be read, saved or changed by all ranks alike; nothing otherwise. Held while the step ends,
+  /// it leaves a module that another step may train; without it the values are lost with the step, and reading them, or
+  /// making another step, is an Error.
   [[nodiscard]] WholeParameters whole_parameters();
   /// On several ranks: their group; else null.
   ProcessGroup* group() const;

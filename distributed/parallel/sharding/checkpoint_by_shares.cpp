@@ -118,7 +118,8 @@ std::vector<PartOfCheckpoint> parts_here(const nn::detail::SafetensorsLayout& la
   const bool is_root = group.rank() == 0;
   if (const auto shards = ParameterShards::of(module)) {
     shards->visit_own([&](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
-      add(place_of_tensor(parameter), begin, values);
+      const auto place = place_of_tensor(parameter);
+      if (place != layout.ordered.end()) add(place, begin, values);  // else of another part of the step's module
     });
   } else {  // all ranks have the same
     int turn = 0;
@@ -198,6 +199,26 @@ std::string checksums_of(const nn::detail::SafetensorsLayout& layout, const Open
 }
 
 }  // namespace
+
+void check_optimizers(const std::string& path, const nn::Module& module,
+                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, ProcessGroup& group) {
+  static const OperationLabel label("whether the optimizers of a checkpoint are of its module");
+  const LabelScope scope(label);
+  std::string failure;
+  if (optimizers.empty()) failure = "there is no optimizer to write to " + path;
+  const std::vector<Tensor> known = module.parameters();
+  for (std::size_t o = 0; o < optimizers.size(); ++o) {
+    const std::vector<Tensor>& parameters = optimizers[o].get().parameters();
+    for (std::size_t i = 0; i < parameters.size() && failure.empty(); ++i)
+      if (std::ranges::none_of(known, [&](const Tensor& each) { return each.is_same(parameters[i]); }))
+        failure = fmt::format(
+            "parameter {} of shape {} of optimizer {} ({}) is none of the module that {} is to hold; pass the module "
+            "whose parameters() the optimizer was made with",
+            i, to_string(parameters[i].sizes()), o, optimizers[o].get().name(), path);
+  }
+  for (const std::string& each : group.all_gather_object(failure))
+    LOCKSTEP_CHECK(each.empty(), "[checkpoint] {}", each);
+}
 
 std::unique_ptr<CheckpointByShares> CheckpointByShares::begin(
     const std::string& path, const nn::Module& module,

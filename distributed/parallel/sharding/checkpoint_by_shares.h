@@ -22,6 +22,11 @@ struct PartOfCheckpoint {
   Tensor values;
 };
 
+/// Throws Error on all ranks unless there are optimizers, and the parameters of each are the module's, on every rank.
+/// A collective.
+void check_optimizers(const std::string& path, const nn::Module& module,
+                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, ProcessGroup& group);
+
 /// The values in memory of their own, on the CPU.
 Tensor copy_on_cpu(const Tensor& values);
 

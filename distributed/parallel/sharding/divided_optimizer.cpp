@@ -73,7 +73,13 @@ bool ZeroRedundancyOptimizer::has_gradient(std::size_t parameter) const {
 }
 
 void ZeroRedundancyOptimizer::lend_flats() {
-  if (const auto shards = division_->shards.lock()) shards->check_divided();
+  if (division_->values_too) {
+    const auto shards = division_->shards.lock();
+    LOCKSTEP_CHECK(shards,
+                   "[ZeroRedundancyOptimizer] the step that has divided the parameters (zero = 3) is gone, and with it "
+                   "what this optimizer would change; make a step, and an optimizer with it");
+    shards->check_divided();
+  }
   for (std::size_t k = 0; k < own_.size(); ++k) {
     const Piece& piece = own_[k];
     const Flat& flat = division_->flats[piece.flat];

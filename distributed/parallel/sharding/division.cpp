@@ -1,7 +1,6 @@
 #include "lockstep/distributed/parallel/sharding/division.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <mutex>
 
@@ -68,33 +67,38 @@ NamedModule find_module(nn::Module& root, const std::string& name) {
 
 namespace {
 
-std::mutex divided_mutex;
-// By module. Held by nobody here.
-std::map<const nn::Module*, std::weak_ptr<Division>>& divided_modules() {
-  static std::map<const nn::Module*, std::weak_ptr<Division>> all;
+std::mutex divisions_mutex;
+std::vector<Division*>& divisions() {
+  static std::vector<Division*> all;
   return all;
 }
 
 }  // namespace
 
 std::shared_ptr<Division> Division::of(const nn::Module& module) {
-  const std::lock_guard lock(divided_mutex);
-  const auto found = divided_modules().find(&module);
-  return found == divided_modules().end() ? nullptr : found->second.lock();
+  const std::vector<Tensor> held = module.parameters();
+  const std::lock_guard lock(divisions_mutex);
+  for (Division* each : divisions())
+    if (std::ranges::any_of(held, [&](const Tensor& parameter) { return each->has(parameter); }))
+      if (auto found = each->weak_from_this().lock()) return found;
+  return nullptr;
+}
+
+bool Division::has(const Tensor& parameter) const {
+  return std::ranges::any_of(parameters, [&](const nn::NamedTensor& each) { return each.tensor.is_same(parameter); });
 }
 
 void Division::check_undivided(const nn::Module& module) {
   LOCKSTEP_CHECK(!of(module),
-                 "[TrainingStep] this module is divided by another step, which lives still (zero = 2 or 3); make one "
-                 "step of a module, or let go of the former and of its optimizer before");
+                 "[TrainingStep] this module, or a part of it, is divided by another step, which lives still (zero = 2 "
+                 "or 3); make one step of a module, or let go of the former and of its optimizer before");
 }
 
 std::shared_ptr<Division> Division::make(nn::Module& module, const TrainingStepOptions& options, int rank, int world) {
   check_undivided(module);
   auto made = std::make_shared<Division>(module, options, rank, world);
-  const std::lock_guard lock(divided_mutex);
-  std::erase_if(divided_modules(), [](const auto& each) { return each.second.expired(); });
-  divided_modules()[&module] = made;
+  const std::lock_guard lock(divisions_mutex);
+  divisions().push_back(made.get());
   return made;
 }
 
@@ -143,7 +147,10 @@ Division::Division(nn::Module& module, const TrainingStepOptions& options, int r
                   world, options.zero));
 }
 
-Division::~Division() = default;
+Division::~Division() {
+  const std::lock_guard lock(divisions_mutex);
+  std::erase(divisions(), this);
+}
 
 // Of whole gradients that come as the Reducer's do; of values, if they are divided, as they are.
 void Division::add_buckets(std::size_t reduced, const TrainingStepOptions& options) {

@@ -55,10 +55,10 @@ struct Unit {
 ///
 /// Where the ranks hold a part of a model, a parameter that other parts have too is alone in its flat. One part reduces
 /// its gradient, and each of its ranks gives its block to the rank with the same number in the others.
-struct Division {
-  /// That of a module, if one lives; else null.
+struct Division : std::enable_shared_from_this<Division> {
+  /// One that lives and has some of a module's parameters; else null.
   static std::shared_ptr<Division> of(const nn::Module& module);
-  /// Throws Error while one of the module lives: it would take away the gradients of another step.
+  /// Throws Error while there is one: it would take away the gradients of another step.
   static void check_undivided(const nn::Module& module);
   /// The first of a module; see check_undivided().
   static std::shared_ptr<Division> make(nn::Module& module, const TrainingStepOptions& options, int rank, int world);
@@ -80,6 +80,7 @@ struct Division {
   int optimizers = 0;                     ///< that know of the division, and live
   std::weak_ptr<ParameterShards> shards;  ///< while there are some
 
+  bool has(const Tensor& parameter) const;
   /// This rank's elements of a flat.
   std::pair<std::int64_t, std::int64_t> own_range(const Flat& flat) const;
   void clear_gradients();

@@ -13,10 +13,10 @@
 namespace lockstep::distributed {
 
 void ParameterShards::want(std::size_t unit) {
-  if (!in_pass_ || whole_ > 0 || unit == 0) return start(unit);
+  if (!in_pass() || whole_ > 0 || unit == 0) return start(unit);
   if (follows()) return follow_until(static_cast<std::int64_t>(unit));
-  std::vector<std::size_t>& list = lists_[backward_];
-  std::size_t& place = place_[backward_];
+  std::vector<std::size_t>& list = lists_[is_backward()];
+  std::size_t& place = place_[is_backward()];
   if (std::find(list.begin() + static_cast<std::ptrdiff_t>(place), list.end(), unit) == list.end()) {
     repeated_ = true;
     return start(unit);
@@ -42,16 +42,16 @@ void ParameterShards::pass_over(std::size_t unit) {
 
 void ParameterShards::expect_next(std::size_t unit) {
   if (whole_ > 0 || is_led()) return;
-  if (in_pass_) {
-    const std::vector<std::size_t>& list = lists_[backward_];
-    std::size_t& place = place_[backward_];
-    if (unit == 0 && backward_) return;
+  if (in_pass()) {
+    const std::vector<std::size_t>& list = lists_[is_backward()];
+    std::size_t& place = place_[is_backward()];
+    if (unit == 0 && is_backward()) return;
     if (place < list.size() && !is_on_the_way(list[place]) && !states_[list[place]].whole) {
       start(list[place++]);
     }
     return;
   }
-  if (in_step_ || unit == 0) return;
+  if (in_step() || unit == 0) return;
   const std::size_t next = Engine::running() ? unit - 1 : unit + 1;
   if (next > 0 && next < states_.size() && !is_on_the_way(next) && !states_[next].whole) start(next);
 }
@@ -88,8 +88,13 @@ void ParameterShards::play_pass() {
   end_pass();
 }
 
-void ParameterShards::play_last_pass() {
-  if (std::exchange(plays_last_, false)) play_pass();
+void ParameterShards::end_last_forward() {
+  if (plays_last_) begin_pass();
+  if (phase_ == Phase::forward) go_backward();
+}
+
+void ParameterShards::play_last_backward() {
+  if (std::exchange(plays_last_, false)) end_pass();
 }
 
 void ParameterShards::go_backward() {
@@ -103,14 +108,13 @@ void ParameterShards::go_backward() {
     }
     if (leads()) agree_on(kBackward);
   }
-  backward_ = true;
+  phase_ = Phase::backward;
 }
 
 void ParameterShards::begin_pass() {
-  LOCKSTEP_ASSERT(!in_pass_, "two passes at once");
-  in_pass_ = true;
-  closing_ = false;
-  backward_ = repeated_ = false;
+  LOCKSTEP_ASSERT(!in_pass(), "two passes at once");
+  phase_ = Phase::forward;
+  closing_ = repeated_ = false;
   for (int phase : {0, 1}) {
     place_[phase] = 0;
     made_[phase].clear();
@@ -119,8 +123,8 @@ void ParameterShards::begin_pass() {
 }
 
 void ParameterShards::end_pass() {
-  if (!in_pass_) return;
-  if (!backward_) go_backward();
+  if (!in_pass()) return;
+  if (!is_backward()) go_backward();
   for (std::size_t u = 1; u < states_.size(); ++u) drop(u);
   if (follows()) follow_until(kEnd);
   while (!follows() && place_[1] < lists_[1].size()) {
@@ -129,13 +133,24 @@ void ParameterShards::end_pass() {
     drop(unit);
   }
   if (leads()) agree_on(kEnd);
+  if (ProcessGroup& ranks = near_ ? *near_ : *group_; !is_led() && ranks.world_size() > 1) {
+    static const OperationLabel label("end of the gathers of a pass");
+    const LabelScope scope(label);
+    end_ = ranks.all_reduce(zeros({1}));
+  }
   if (repeated_ || is_led())
     for (int phase : {0, 1}) lists_[phase] = made_[phase];
-  in_pass_ = false;
+  phase_ = Phase::step;
   drop_all(/*unit0_too=*/false);
 }
 
 void ParameterShards::begin_step(std::int64_t passes) {
+  const nn::NamedTensor* const other = recast();
+  LOCKSTEP_CHECK(
+      !other,
+      "[TrainingStep] parameter '{}' was moved or cast, to {} on {}, after the step had divided it; move or cast "
+      "the model first, then make the step and its optimizer",
+      other->name, name(other->tensor.dtype()), to_string(other->tensor.device()));
   LOCKSTEP_CHECK(whole_ == 0,
                  "[TrainingStep] a step was made while whole_parameters() are held; let go of them before");
   closing_ = false;
@@ -143,7 +158,7 @@ void ParameterShards::begin_step(std::int64_t passes) {
   if (near_) near_->set_step(steps_, /*checked=*/true);
   group_->set_step(steps_++, /*checked=*/true);
   exchange_blocks();
-  in_step_ = true;
+  phase_ = Phase::step;
   if (division_->of_part) return gather_all();
   const auto hash = [](const std::vector<std::size_t>& list) {
     Checksum sum;
@@ -169,7 +184,7 @@ void ParameterShards::begin_step(std::int64_t passes) {
   if (differ) agree_on_lists();
   settle(0);
   leader_.reset();
-  if (!std::exchange(seen_, true) && least < most) leader_ = leader;
+  if (steps_ == 1 && least < most) leader_ = leader;
   plays_last_ = passes == 0 && most > 0;
   for (passes = std::max<std::int64_t>(passes, 1); passes < most; ++passes) play_pass();
 }
@@ -202,31 +217,28 @@ void ParameterShards::agree_on_lists() {
 }
 
 void ParameterShards::end_step() {
-  drop_all(true);
-  in_step_ = reading_ = false;
-  lent_.clear();
+  if (end_) std::exchange(end_, nullptr)->wait();
+  close();
 }
 
 void ParameterShards::begin_forward() {
   exchange_blocks();
-  reading_ = true;
+  if (phase_ == Phase::apart) phase_ = Phase::reading;
   closing_ = false;
 }
 
 void ParameterShards::end_forward(bool recorded) {
-  if (recorded) return;
-  drop_all(true);
-  reading_ = false;
-  lent_.clear();
+  if (!recorded && !in_step()) close();
 }
 
 void ParameterShards::abandon() {
-  in_pass_ = backward_ = closing_ = false;
+  closing_ = false;
+  end_.reset();
   for (State& state : states_) {
     state.works.clear();
     state.gathered.clear();
   }
-  end_step();
+  close();
 }
 
 }  // namespace lockstep::distributed

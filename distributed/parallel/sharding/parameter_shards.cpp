@@ -22,7 +22,10 @@ class AbsentValues final : public Computation {
  protected:
   void compute() override {
     const std::shared_ptr<ParameterShards> owner = owner_.lock();
-    LOCKSTEP_CHECK(owner, "[TrainingStep] the values of '{}' were divided over ranks by a step that is gone", name_);
+    LOCKSTEP_CHECK(owner,
+                   "[TrainingStep] the values of '{}' were divided over ranks by a step that is gone; hold its "
+                   "whole_parameters() on all ranks while it ends, or make the model anew and load a checkpoint",
+                   name_);
     const std::vector<Tensor> values = owner->values_of(unit_);
     for (std::size_t i = 0; i < values.size(); ++i) deliver(i, values[i]);
   }
@@ -55,11 +58,19 @@ std::shared_ptr<ParameterShards> ParameterShards::make(nn::Module& module, std::
   }
   made->divide();
   made->division_->shards = made;
+  for (std::size_t u = 0; u < made->states_.size(); ++u) {
+    nn::Module* const unit = made->division_->units[u].module;
+    if (!unit) continue;
+    for (nn::Module* each : unit->modules())
+      each->set_call_hook([u, weak = std::weak_ptr(made)] {
+        if (const auto shards = weak.lock()) shards->on_call(u);
+      });
+  }
   return made;
 }
 
 ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group)
-    : module_(module), division_(std::move(division)), group_(group.split(0, group.rank())) {
+    : model_(module.type_name()), division_(std::move(division)), group_(group.split(0, group.rank())) {
   if (const int within = division_->within; within < group.world_size()) {
     near_ = group.split(group.rank() / within, group.rank());
     far_ = group.split(group.rank() % within, group.rank());
@@ -71,11 +82,6 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
     states_[u].label = OperationLabel(unit.name.empty() ? "parameters outside of the units that are named"
                                                         : "parameters of " + unit.name);
     if (u > 0 && !division_->of_part) lists_[0].push_back(u);
-    if (!unit.module) continue;
-    for (nn::Module* each : unit.module->modules()) {
-      each->set_call_hook([this, u] { on_call(u); });
-      called_.push_back(each);
-    }
   }
   if (!lists_[0].empty()) lists_[1].assign(lists_[0].rbegin() + 1, lists_[0].rend());  // the last is there already
   if (division_->of_part) return;
@@ -96,21 +102,28 @@ ParameterShards::ParameterShards(nn::Module& module, std::shared_ptr<Division> d
 }
 
 ParameterShards::~ParameterShards() {
-  for (nn::Module* each : called_) each->set_call_hook(nullptr);
   for (std::size_t p = 0; p < hooks_.size(); ++p) division_->parameters[p].tensor.remove_hook(hooks_[p]);
 }
 
 std::shared_ptr<ParameterShards> ParameterShards::of(const nn::Module& module) {
   const std::shared_ptr<Division> division = Division::of(module);
-  return division ? division->shards.lock() : nullptr;
+  if (!division) return nullptr;
+  for (const Tensor& parameter : module.parameters())
+    if (parameter.numel() > 0 && !division->has(parameter)) return nullptr;
+  return division->shards.lock();
+}
+
+const std::string& ParameterShards::name_of(std::size_t unit) const {
+  const std::string& name = division_->units[unit].name;
+  return name.empty() ? model_ : name;
 }
 
 // --- one unit
 // ---------------------------------------------------------------------------------------------------------
 
 void ParameterShards::start(std::size_t unit) {
-  if (in_pass_ && unit > 0) {
-    made_[backward_].push_back(unit);
+  if (in_pass() && unit > 0) {
+    made_[is_backward()].push_back(unit);
     if (leads()) agree_on(static_cast<std::int64_t>(unit));
   }
   const bool near = near_ && whole_ == 0;
@@ -162,13 +175,13 @@ Tensor ParameterShards::in_order_of_ranks(const Tensor& gathered, const Flat& fl
 std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
   const NoGradGuard no_grad;
   LOCKSTEP_CHECK(
-      reading_ || in_step_ || whole_ > 0 || Engine::running(),
+      phase_ != Phase::apart || whole_ > 0 || Engine::running(),
       "[TrainingStep] the values of '{}' are divided over {} ranks and not gathered now: they can be read in "
       "the loss function of a step; to read, save or change them, hold the step's whole_parameters() on all "
       "ranks; in the step of another model, call this one through its DistributedDataParallel",
-      division_->units[unit].name.empty() ? module_.type_name() : division_->units[unit].name, division_->world);
-  if (in_pass_ && unit > 0 && Engine::running() && !backward_) go_backward();
-  if (division_->trained == 0 && Engine::running() && !in_step_) close_after_backward();
+      name_of(unit), division_->world);
+  if (phase_ == Phase::forward && unit > 0 && Engine::running()) go_backward();
+  if (division_->trained == 0 && Engine::running() && !in_step()) close_after_backward();
   if (!is_on_the_way(unit)) want(unit);
   State& state = states_[unit];
   const LabelScope label(state.label);
@@ -194,14 +207,13 @@ std::vector<Tensor> ParameterShards::values_of(std::size_t unit) {
 void ParameterShards::make_absent(std::size_t unit) {
   const Unit& described = division_->units[unit];
   if (described.flats.empty()) return;
-  const IntrusivePtr<AbsentValues> absent(
-      new AbsentValues(weak_from_this(), unit, described.name.empty() ? module_.type_name() : described.name));
+  const IntrusivePtr<AbsentValues> absent(new AbsentValues(weak_from_this(), unit, name_of(unit)));
   for (const std::size_t f : described.flats)
     for (const std::size_t p : division_->flats[f].members) {
       const Tensor& parameter = division_->parameters[p].tensor;
       const StoragePtr old = parameter.storage();
       old->before_change();  // what waits to read the values does so now
-      if (old->is_lent() && (in_step_ || reading_)) lent_.push_back(old);
+      if (old->is_lent() && phase_ != Phase::apart) lent_.push_back(old);
       TensorImpl& impl = *parameter.impl();
       impl.storage = absent->add_result(parameter.sizes(), division_->flats[f].options).storage();
       impl.offset = 0;
@@ -229,13 +241,18 @@ void ParameterShards::settle(std::size_t unit) {
     for (const std::size_t p : division_->flats[f].members) division_->parameters[p].tensor.storage()->settle();
 }
 
+void ParameterShards::close() {
+  phase_ = Phase::apart;
+  drop_all(true);
+  lent_.clear();
+}
+
 void ParameterShards::close_after_backward() {
   if (std::exchange(closing_, true)) return;
   Engine::queue_callback([this] {
     closing_ = false;
-    if (in_step_) return end_pass();
-    reading_ = false;
-    drop_all(true);
+    if (in_step()) return end_pass();
+    close();
   });
 }
 
@@ -266,7 +283,7 @@ void ParameterShards::on_gradient(std::size_t unit) {
 // --------------------------------------------------------------------------------------------------------------
 
 void ParameterShards::make_whole() {
-  LOCKSTEP_CHECK(!in_step_, "[TrainingStep] whole_parameters() was called in a step");
+  LOCKSTEP_CHECK(!in_step(), "[TrainingStep] whole_parameters() was called in a step");
   if (whole_ == 0) drop_all(true);
   if (whole_++ > 0) return;
   for (std::size_t u = 0; u < states_.size(); ++u) settle(u);
@@ -277,6 +294,7 @@ void ParameterShards::divide() {
     --whole_;
     return;
   }
+  if (recast()) return;  // it stays whole, and the next step says so
   const NoGradGuard no_grad;
   visit_own([](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
     copy_values(elements_of(as_contiguous(parameter.detach()), begin, values.numel()), values);
@@ -285,6 +303,16 @@ void ParameterShards::divide() {
   whole_ = 0;
   drop_all(true);
   blocks_changed_ = true;
+}
+
+// A parameter that was moved or cast while it was whole, and does not fit into its parts.
+const nn::NamedTensor* ParameterShards::recast() const {
+  for (const Flat& flat : division_->flats)
+    for (const std::size_t p : flat.members) {
+      const nn::NamedTensor& each = division_->parameters[p];
+      if (each.tensor.dtype() != flat.options.dtype || each.tensor.device() != flat.options.device) return &each;
+    }
+  return nullptr;
 }
 
 void ParameterShards::visit_own(
@@ -317,14 +345,14 @@ void ParameterShards::on_update() {
   blocks_changed_ = true;
 }
 
-WholeParameters::WholeParameters(std::shared_ptr<ParameterShards> shards) : shards_(std::move(shards)) {
-  if (shards_) shards_->make_whole();
+WholeParameters::WholeParameters(const std::shared_ptr<ParameterShards>& shards) : shards_(shards) {
+  if (shards) shards->make_whole();
 }
 
 WholeParameters::WholeParameters(const nn::Module& module) : WholeParameters(ParameterShards::of(module)) {}
 
 WholeParameters::~WholeParameters() {
-  if (shards_) shards_->divide();
+  if (const auto shards = shards_.lock()) shards->divide();
 }
 
 }  // namespace lockstep::distributed

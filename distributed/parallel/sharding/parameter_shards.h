@@ -38,7 +38,8 @@ namespace lockstep::distributed {
 /// logical shards on 3 ranks) plays the list alone, before its own passes, so that the last passes of all ranks, whose
 /// gradients travel, are made together. A unit that is read again behind its place in the list is gathered once more;
 /// the ranks that play the list alone learn of it before the next step. Labels are compared, so that gathers of two
-/// units never meet.
+/// units never meet (on CUDA devices they are not compared). A pass ends with a collective that nobody waits for: who
+/// gathers a unit once more than others is named by it, also where these gather nothing any more.
 /// Of a part of a model units are gathered at the beginning of a step, and dropped at its end.
 ///
 /// With TrainingStepOptions::gather_within each rank keeps, besides its block, the blocks of the ranks that have its
@@ -55,13 +56,16 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   ~ParameterShards();
   ParameterShards(const ParameterShards&) = delete;
   ParameterShards& operator=(const ParameterShards&) = delete;
-  /// Those that divide a module's parameters; null: they are whole.
+  /// Those that divide a module's parameters, all of them: of a part of a step's module too. Null: they are whole.
   static std::shared_ptr<ParameterShards> of(const nn::Module& module);
 
   /// Around a step of the library's, in which this rank makes so many passes. A collective.
   void begin_step(std::int64_t passes);
-  /// Without a pass in this step: takes part in the last one of the others, which make it after the losses are summed.
-  void play_last_pass();
+  /// When the losses are summed: the last pass's forward is over, on a rank without a pass in this step too, which
+  /// takes part in the others' last one. From here on all ranks may give up alike.
+  void end_last_forward();
+  /// Without a pass in this step: takes part in backward of the others' last one.
+  void play_last_backward();
   void begin_pass();  ///< before a forward that has a backward
   void end_pass();
   void end_step();
@@ -88,6 +92,14 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
 
  private:
   friend class AbsentValues;
+  /// Where this rank is, in this order.
+  enum class Phase : std::uint8_t {
+    apart,     ///< nobody may read
+    reading,   ///< the user may
+    step,      ///< in a step, and in no pass
+    forward,   ///< in a pass of a step
+    backward,  ///< likewise
+  };
   struct State {
     std::vector<Tensor> gathered;  // by flat, [ranks * block]; none: not on the way
     std::vector<WorkPtr> works;
@@ -99,6 +111,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   };
 
   ParameterShards(nn::Module& module, std::shared_ptr<Division> division, ProcessGroup& group);
+  const std::string& name_of(std::size_t unit) const;
   std::vector<Tensor> values_of(std::size_t unit);
   bool is_on_the_way(std::size_t unit) const { return !states_[unit].works.empty() || !states_[unit].gathered.empty(); }
   void start(std::size_t unit);
@@ -106,7 +119,10 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void expect_next(std::size_t unit);
   void pass_over(std::size_t unit);
   void go_backward();
-  bool is_led() const { return in_pass_ && leader_; }
+  bool in_step() const { return phase_ >= Phase::step; }
+  bool in_pass() const { return phase_ >= Phase::forward; }
+  bool is_backward() const { return phase_ == Phase::backward; }
+  bool is_led() const { return in_pass() && leader_; }
   std::int64_t agree_on(std::int64_t unit);
   bool leads() const { return is_led() && division_->rank == *leader_; }
   bool follows() const { return is_led() && division_->rank != *leader_; }
@@ -116,7 +132,9 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void drop_all(bool unit0_too);
   void make_absent(std::size_t unit);
   void settle(std::size_t unit);
+  void close();
   void close_after_backward();
+  const nn::NamedTensor* recast() const;
   void on_call(std::size_t unit);
   void on_gradient(std::size_t unit);
   void agree_on_lists();
@@ -125,7 +143,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void exchange_blocks();
   Tensor in_order_of_ranks(const Tensor& gathered, const Flat& flat) const;
 
-  nn::Module& module_;
+  const std::string model_;  // its type
   std::shared_ptr<Division> division_;
   ProcessGroupPtr group_;
   ProcessGroupPtr near_;            // the ranks that gather in a step, if they are not all
@@ -133,21 +151,19 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   std::vector<Tensor> blocks_far_;  // by flat, [ranks of far_ * block]: their blocks
   std::vector<State> states_;       // by unit
   std::vector<std::uint64_t> hooks_;
-  std::vector<nn::Module*> called_;    // that have a call hook
   std::vector<std::size_t> lists_[2];  // units in the order of a pass's gathers: forward, backward
   std::vector<std::size_t> made_[2];   // as this pass has made them
   std::size_t place_[2] = {0, 0};      // in the lists
   bool repeated_ = false;              // a unit was read behind its place
-  bool in_step_ = false, in_pass_ = false, backward_ = false;
+  Phase phase_ = Phase::apart;
   bool plays_last_ = false;
-  bool reading_ = false;  // the user may read parameters
   bool closing_ = false;  // at the end of this backward
+  WorkPtr end_;           // of the last pass, see Note [Gathered parameters]
   int whole_ = 0;         // calls of make_whole() without divide()
   std::vector<std::function<void()>> written_when_divided_;
   static constexpr std::int64_t kListen = -1, kBackward = -2, kEnd = -3;
-  std::optional<int> leader_;  // of a first step with different numbers of passes
-  bool seen_ = false;          // there was a step
-  std::int64_t steps_ = 0;
+  std::optional<int> leader_;     // of a first step with different numbers of passes
+  std::int64_t steps_ = 0;        // that have begun
   bool blocks_changed_ = true;    // since they were exchanged
   std::vector<StoragePtr> lent_;  // whose addresses the user may have
 };

@@ -5,17 +5,24 @@
 #include <vector>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/computation.h"
 #include "lockstep/distributed/process_group/disagreement.h"
 
 namespace lockstep::distributed {
 namespace {
 
+// The values were divided by a step, and are of nobody now.
+bool is_lost(const Tensor& parameter) {
+  return parameter.storage()->is_pending() && parameter.storage()->computation()->is_elsewhere();
+}
+
 // One line for each tensor.
 std::string describe_state(const SharedState& state) {
   std::string text;
   for (const auto& [name, tensor] : state.parameters)
-    text += fmt::format("parameter {} {} {}{}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()),
-                        tensor.requires_grad() ? "" : " (frozen)");
+    text += fmt::format("parameter {} {} {}{}{}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()),
+                        tensor.requires_grad() ? "" : " (frozen)",
+                        is_lost(tensor) ? " (divided by a step that is gone)" : "");
   for (const auto& [name, tensor] : state.buffers)
     text += fmt::format("buffer {} {} {}\n", name, lockstep::name(tensor.dtype()), to_string(tensor.sizes()));
   return text;
@@ -54,9 +61,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
   }
 }
 
-}  // namespace
-
-void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group) {
+void compare(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group) {
   static const OperationLabel label("comparison of the modules");
   const LabelScope scope(label);
   struct Compared {
@@ -74,6 +79,17 @@ void check_agreement(const SharedState& state, const TrainingStepOptions& option
       throw Error(fmt::format("[DistributedDataParallel] the {} of rank(s) {} differs from rank 0's{}; {}", what,
                               found->ranks, detail, remedy));
     }
+}
+
+}  // namespace
+
+void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group) {
+  compare(state, options, group);
+  for (const auto& [name, tensor] : state.parameters)
+    LOCKSTEP_CHECK(!is_lost(tensor),
+                   "[TrainingStep] the values of parameter '{}' were divided over ranks by a step that is gone (zero = "
+                   "3); hold its whole_parameters() on all ranks while it ends, or make the model anew",
+                   name);
 }
 
 FrozenParameters::FrozenParameters(const nn::Module& module) {

@@ -225,11 +225,13 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
   try {
     // Of a part of a model every rank asks what was counted, also one without samples.
     const bool computes = runner_->pending();
+    if (shards_) shards_->end_last_forward();
     if (computes)
       runner_->finish(options_.model_part && !sums_ ? reduction.total_count()
                                                     : reduction.divisor(*runner_, part.global_size));
-    if (shards_) shards_->play_last_pass();
-    if (!computes && !sums_) check_divisor(reduction.total_count());
+    else if (!sums_)
+      check_divisor(reduction.total_count());
+    if (shards_) shards_->play_last_backward();
     // Nothing to compute here, or nothing that reaches a parameter: the others wait all the same.
     if (reducer_->synchronize() && reducer_->passes() == reduced_before) reducer_->reduce_now();
   } catch (...) {

@@ -197,5 +197,26 @@ TEST(AsyncCheckpoint, MayEndWithWhatIsNoException) {
   });
 }
 
+// One rank's mistake is an error of all.
+TEST(AsyncCheckpoint, AnOptimizerOfOtherParametersIsAnError) {
+  for (const int zero : {0, 1, 3})
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      const TemporaryPath path;
+      Training one(group, zero), other(group, zero);
+      AsyncCheckpoint checkpoint(*group);
+      optim::Optimizer& given = group->rank() == 1 ? *other.optimizer : *one.optimizer;
+      const std::string wanted = "parameter 0 of shape [7, 6] of optimizer 1 (";
+      for (const std::string& error : {error_of([&] {
+                                         save_checkpoint(path.text(), one.tower, {*one.optimizer, given}, {}, *group);
+                                       }),
+                                       error_of([&] {
+                                         checkpoint.save(path.text(), one.tower, {*one.optimizer, given}, {});
+                                       })})
+        EXPECT_NE(error.find(wanted), std::string::npos) << error;
+      EXPECT_NE(error_of([&] { save_checkpoint(path.text(), one.tower, {}, {}, *group); }).find("no optimizer"),
+                std::string::npos);
+    });
+}
+
 }  // namespace
 }  // namespace lockstep::distributed

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/core/allocator.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "tests/distributed/parallel/sharding_support.h"
 
@@ -77,6 +78,115 @@ TEST(Sharding, ZeroGradDropsWhatNoPassHasTaken) {
       };
       EXPECT_EQ(largest_difference(train(true), train(false)), 0.0) << zero;
     });
+}
+
+// What holds the parameters whole may go last: after the step, its module, or both.
+TEST(Sharding, WholeParametersMayOutliveStepAndModule) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    const auto make = [&] {
+      return TrainingStep([] { return std::make_unique<Tower>(); }, {.group = group, .zero = 3});
+    };
+    {
+      std::optional<TrainingStep> step(make());
+      const Tensor weight = step->module().parameters().front();
+      std::optional<WholeParameters> whole(step->whole_parameters());
+      const std::vector<double> values = weight.to_vector<double>();
+      *step = make();
+      EXPECT_EQ(weight.to_vector<double>(), values) << "those of the step before";
+      const WholeParameters later = step->whole_parameters();
+      step.reset();
+      whole.reset();
+      EXPECT_EQ(weight.to_vector<double>(), values);
+    }
+    auto tower = std::make_unique<Tower>();
+    std::optional<TrainingStep> step(std::in_place, *tower, TrainingStepOptions{.group = group, .zero = 3});
+    (*step)(make_batch(8), tower_loss);
+    const WholeParameters whole = step->whole_parameters();
+    tower.reset();
+    step.reset();
+  });
+}
+
+// Its parameters have values again if they had when it went; else all ranks are told what to do.
+TEST(Sharding, AModuleMayHaveAnotherStepWhenTheFirstIsGone) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    const std::string hash = nn::state_sha256(tower);
+    std::optional<TrainingStep> step(std::in_place, tower, TrainingStepOptions{.group = group, .zero = 3});
+    {
+      const WholeParameters whole = step->whole_parameters();
+      step.reset();
+    }
+    EXPECT_EQ(nn::state_sha256(tower), hash);
+    step.emplace(tower, TrainingStepOptions{.group = group, .zero = 3});
+    step.reset();
+    for (const int zero : {0, 3}) {
+      const std::string error = error_of([&] { TrainingStep(tower, {.group = group, .zero = zero}); });
+      EXPECT_NE(error.find("'in.weight'"), std::string::npos) << error;
+      EXPECT_NE(error.find("whole_parameters()"), std::string::npos) << error;
+    }
+    // Of one that only some ranks have lost all ranks hear.
+    Tower other;
+    step.emplace(other, TrainingStepOptions{.group = group, .zero = 3});
+    {
+      std::optional<WholeParameters> whole(step->whole_parameters());
+      if (group->rank() == 0) step.reset();
+      whole.reset();
+      step.reset();
+    }
+    EXPECT_NE(error_of([&] { TrainingStep(other, {.group = group}); }).find("differs from rank 0"), std::string::npos);
+  });
+}
+
+// Where another module has been at the same address.
+TEST(Sharding, AModuleIsNotTakenForOneBeforeIt) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    std::optional<Tower> tower(std::in_place);
+    std::optional<TrainingStep> step(std::in_place, *tower, TrainingStepOptions{.group = group, .zero = 3});
+    const auto before = zero_redundancy<optim::SGD>(*step, optim::SGDOptions{.lr = 0.1});
+    step.reset();
+    tower.emplace();
+    step.emplace(*tower, TrainingStepOptions{.group = group, .zero = 3});
+    EXPECT_NE(error_of([&] { before->step(); }).find("is gone"), std::string::npos);
+  });
+}
+
+// Its parts would have been read beyond their end.
+TEST(Sharding, ParametersThatWereCastWhileWholeAreAnError) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    std::optional<TrainingStep> step(std::in_place, tower, TrainingStepOptions{.group = group, .zero = 3});
+    {
+      const WholeParameters whole = step->whole_parameters();
+      tower.to(kFloat64);
+    }
+    const std::string error = error_of([&] { (*step)(make_batch(8), tower_loss); });
+    EXPECT_NE(error.find("was moved or cast, to float64"), std::string::npos) << error;
+    step.reset();
+    tower.to(kFloat32);
+    step.emplace(tower, TrainingStepOptions{.group = group, .zero = 3});
+    (*step)(make_batch(8), tower_loss);
+  });
+}
+
+// Only until the backward that follows is over.
+TEST(Sharding, ValuesWhoseAddressesTheUserTookAreNotKept) {
+  Tower tower(64);
+  DistributedDataParallel ddp(tower, make_single_process_group(), {.zero = 3});
+  const auto optimizer = zero_redundancy<optim::SGD>(ddp.training_step(), optim::SGDOptions{.lr = 0.1});
+  const data::Batch batch = make_batch(4);
+  std::vector<std::size_t> kept;
+  for (int i = 0; i < 5; ++i) {
+    const Tensor loss = cross_entropy(ddp(batch.x), batch.y);
+    EXPECT_NE(tower.blocks[2].up.weight.data<float>(), nullptr);
+    loss.backward();
+    optimizer->step();
+    optimizer->zero_grad();
+    kept.push_back(allocator(DeviceType::cpu).stats(Device()).in_use);
+  }
+  EXPECT_EQ(kept[4], kept[2]);
 }
 
 }  // namespace
