@@ -51,6 +51,43 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/lockstepConfigVer
   COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/lockstepConfig.cmake ${PROJECT_BINARY_DIR}/package/lockstepConfigVersion.cmake
   DESTINATION ${package_dir})
+
+# The same for pkg-config: libraries by name, those that need others before them.
+function(lockstep_install_pkg_config)
+  get_property(layers GLOBAL PROPERTY LOCKSTEP_LAYERS)
+  set(libraries ${layers})
+  list(REVERSE libraries)
+  list(TRANSFORM libraries PREPEND -l)
+  if(NOT BUILD_SHARED_LIBS)
+    # Those that the CMake package finds again, too.
+    if(LOCKSTEP_HAS_GLOO)
+      list(APPEND libraries -lgloo)
+    endif()
+    if(LOCKSTEP_HAS_MPI)
+      foreach(library IN LISTS MPI_CXX_LIB_NAMES)
+        list(APPEND libraries -l${library})
+      endforeach()
+    endif()
+    if(LOCKSTEP_HAS_ONEDNN)
+      list(APPEND libraries -ldnnl)
+    endif()
+    if(LOCKSTEP_HAS_CUDA AND NOT LOCKSTEP_CUDA_EMULATED)
+      list(APPEND libraries -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt)
+    endif()
+    if(NOT LOCKSTEP_STATIC_PROGRAMS)  # else the layers have their code
+      list(APPEND libraries -lspdlog -lfmt)
+    endif()
+    list(APPEND libraries -lcrypto -lz ${CMAKE_DL_LIBS})
+    list(TRANSFORM libraries REPLACE "^dl$" -ldl)
+  endif()
+  list(JOIN libraries " " libraries)
+  file(RELATIVE_PATH up ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+  string(REGEX REPLACE "/$" "" up ${up})
+  configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/lockstep.pc.in ${PROJECT_BINARY_DIR}/package/lockstep.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/package/lockstep.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+lockstep_install_pkg_config()
+
 # Messages and headers send their readers to the documents.
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CONTRIBUTING.md
   DESTINATION ${CMAKE_INSTALL_DOCDIR})

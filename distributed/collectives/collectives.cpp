@@ -38,7 +38,8 @@ void Collectives::run(const Call& call) {
   const Tensor& input = operation.input;
   const Tensor& output = operation.output;
   const Tensor& agreed = agreed_tensor(operation);
-  if (agreed.defined() && agreed.nbytes() == 0 && !is_uneven(operation.kind)) return barrier(call);
+  if (agreed.defined() && agreed.nbytes() == 0 && !is_uneven(operation.kind) && !scatters_a_list(operation))
+    return barrier(call);
   switch (operation.kind) {
     case OperationKind::broadcast:
       return broadcast(call, bytes_of(output), output.nbytes(), operation.peer);
@@ -222,7 +223,7 @@ void Collectives::gather(const Call& call) {
     post_send(requests, call, 0, call.operation.peer, bytes_of(input), bytes);
   } else {
     for (int r = 0; r < world_size_; ++r) {
-      std::byte* slot = bytes_of(call.operation.output) + bytes * static_cast<std::size_t>(r);
+      std::byte* slot = call.output_block(r, bytes * static_cast<std::size_t>(r));
       if (r == rank_)
         copy_bytes(slot, bytes_of(input), bytes);
       else
@@ -240,7 +241,7 @@ void Collectives::scatter(const Call& call) {
     post_recv(requests, call, 0, call.operation.peer, bytes_of(output), bytes);
   } else {
     for (int r = 0; r < world_size_; ++r) {
-      const std::byte* slot = bytes_of(call.operation.input) + bytes * static_cast<std::size_t>(r);
+      const std::byte* slot = call.input_block(r, bytes * static_cast<std::size_t>(r));
       if (r == rank_)
         copy_bytes(bytes_of(output), slot, bytes);
       else
@@ -252,15 +253,15 @@ void Collectives::scatter(const Call& call) {
 
 void Collectives::reduce_scatter(const Call& call) {
   const Tensor& output = call.operation.output;
-  const std::byte* input = bytes_of(call.operation.input);
-  const std::size_t bytes = output.nbytes();
+  const std::vector<Tensor>& inputs = call.operation.inputs;
+  const auto block = [&](int r) { return call.input_block(r, output.nbytes() * static_cast<std::size_t>(r)); };
   Requests sends;
   for (int i = 1; i < world_size_; ++i) {
     const int peer = (rank_ + i) % world_size_;
-    post_send(sends, call, 0, peer, input + bytes * static_cast<std::size_t>(peer), bytes);
+    const Tensor& sizes = inputs.empty() ? output : inputs[static_cast<std::size_t>(peer)];
+    post_send(sends, call, 0, peer, block(peer), sizes.nbytes());
   }
-  reduce_own_block(call, input + bytes * static_cast<std::size_t>(rank_), bytes_of(output), output.numel(),
-                   call.divisor(world_size_));
+  reduce_own_block(call, block(rank_), bytes_of(output), output.numel(), call.divisor(world_size_));
   call.wait_all(sends);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "lockstep/distributed/collectives/collectives.h"
 
@@ -42,6 +43,16 @@ struct Collectives::Call {
 
   std::uint64_t tag(std::uint64_t step) const {
     return collective_tag(message_tag(history, operation.number, step), operation.number);
+  }
+  /// The block for rank r, or from it, which begins `offset` bytes into the tensor where there is no list of blocks.
+  std::byte* input_block(int r, std::size_t offset) const {
+    return block(operation.input, operation.inputs, r, offset);
+  }
+  std::byte* output_block(int r, std::size_t offset) const {
+    return block(operation.output, operation.outputs, r, offset);
+  }
+  static std::byte* block(const Tensor& whole, const std::vector<Tensor>& list, int r, std::size_t offset) {
+    return list.empty() ? bytes_of(whole) + offset : bytes_of(list[static_cast<std::size_t>(r)]);
   }
   DType dtype() const { return agreed_tensor(operation).dtype(); }
   std::size_t element() const { return element_size(dtype()); }

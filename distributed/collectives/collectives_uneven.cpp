@@ -27,8 +27,8 @@ void Collectives::exchange_uneven(const Call& call) {
     from_begin[r] = std::exchange(from_at, from_at + from[r]);
   }
 
-  const std::byte* input = bytes_of(operation.input);
-  std::byte* output = bytes_of(operation.output);
+  const auto given = [&](int r) { return call.input_block(r, to_begin[static_cast<std::size_t>(r)]); };
+  const auto taken = [&](int r) { return call.output_block(r, from_begin[static_cast<std::size_t>(r)]); };
   // The size is part of a block's tag: a block of another size than expected lands nowhere.
   const auto block_step = [](std::uint64_t bytes) { return kBlockStep + bytes; };
   Requests sizes, blocks;
@@ -36,11 +36,11 @@ void Collectives::exchange_uneven(const Call& call) {
     const int source = (rank_ - i + world_size_) % world_size_, target = (rank_ + i) % world_size_;
     const auto s = static_cast<std::size_t>(source), t = static_cast<std::size_t>(target);
     post_recv(sizes, call, kSizeStep, source, &told[s], sizeof told[s]);
-    post_recv(blocks, call, block_step(from[s]), source, output + from_begin[s], from[s]);
+    post_recv(blocks, call, block_step(from[s]), source, taken(source), from[s]);
     post_send(blocks, call, kSizeStep, target, &to[t], sizeof to[t]);
-    post_send(blocks, call, block_step(to[t]), target, input + to_begin[t], to[t]);
+    post_send(blocks, call, block_step(to[t]), target, given(target), to[t]);
   }
-  copy_bytes(output + from_begin[me], input + to_begin[me], from[me]);
+  copy_bytes(taken(rank_), given(rank_), from[me]);
   call.wait_all(sizes);
   const auto job_rank = [&](int r) { return ranks_.empty() ? r : ranks_[static_cast<std::size_t>(r)]; };
   for (int r = 0; r < world_size_; ++r) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/dispatch.h"
 
 namespace lockstep::distributed {
@@ -63,11 +64,24 @@ void reduce_typed(ReduceOp op, T* output, std::span<const void* const> parts, st
       return reduce([](C a, C b) { return a < b || a != a ? a : b; });
     case ReduceOp::max:
       return reduce([](C a, C b) { return a > b || a != a ? a : b; });
+    case ReduceOp::band:
+    case ReduceOp::bor:
+    case ReduceOp::bxor:
+      if constexpr (std::is_integral_v<C>) {
+        if (op == ReduceOp::band) return reduce([](C a, C b) { return static_cast<C>(a & b); });
+        if (op == ReduceOp::bor) return reduce([](C a, C b) { return static_cast<C>(a | b); });
+        return reduce([](C a, C b) { return static_cast<C>(a ^ b); });
+      } else {
+        LOCKSTEP_ASSERT(false, "{} of floating-point values", name(op));
+      }
   }
 }
 
 void reduce_bool(ReduceOp op, bool* output, std::span<const void* const> parts, std::int64_t count) {
-  const bool any = op == ReduceOp::sum || op == ReduceOp::max;
+  if (op == ReduceOp::bxor)
+    return reduce_tiles(
+        output, parts, count, [](bool a, bool b) { return a != b; }, 1.0);
+  const bool any = op == ReduceOp::sum || op == ReduceOp::max || op == ReduceOp::bor;
   reduce_tiles(
       output, parts, count, [any](bool a, bool b) { return any ? a || b : a && b; }, 1.0);
 }

@@ -237,14 +237,17 @@ Job init(const InitOptions& options) {
                  options.timeout.count());
   auto state = std::make_unique<Job::State>();
   const Environment environment = current_environment();
-  const bool alone = options.init_method.empty() && !options.rank && !options.world_size &&
+  LOCKSTEP_CHECK(!options.store || options.init_method.empty(),
+                 "[init] a store is given and the init_method '{}'; expected one of them", options.init_method);
+  const bool alone = options.init_method.empty() && !options.store && !options.rank && !options.world_size &&
                      read_launcher(environment).launcher.empty();
   if (!alone)
     state->meet(rendezvous({.url = options.init_method.empty() ? "env://" : options.init_method,
                             .rank = options.rank,
                             .world_size = options.world_size,
                             .token = options.token,
-                            .timeout = options.timeout},
+                            .timeout = options.timeout,
+                            .store = options.store},
                            environment));
   Rendezvous& place = state->place;
   state->device = device_of(options, place.local_rank);

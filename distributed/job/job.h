@@ -30,6 +30,10 @@ struct InitOptions {
   std::optional<int> world_size = {};  ///< instead of the environment's WORLD_SIZE
   /// Shared secret of the job's processes; default: LOCKSTEP_TOKEN.
   std::optional<std::string> token = {};
+  /// Where the ranks meet, instead of init_method, in a store that all of them have opened (Note [Stores of a program])
+  /// and no other job uses. Rank and number of ranks are those of the options or the environment; ranks on several
+  /// machines also have MASTER_ADDR, as with a file.
+  StorePtr store = {};
 };
 
 /// This process's place in a job, and its ties to the others. Movable; the destructor leaves the group in good order

@@ -64,6 +64,11 @@ char* bytes_of(const Tensor& tensor, std::size_t offset = 0) {
   return static_cast<char*>(tensor.raw_data()) + offset;
 }
 
+/// The block of a rank, which begins `offset` bytes into `whole` where there is no list of blocks.
+char* block_of(const Tensor& whole, const std::vector<Tensor>& list, std::size_t offset, int rank) {
+  return list.empty() ? bytes_of(whole, offset) : bytes_of(list[static_cast<std::size_t>(rank)]);
+}
+
 std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
@@ -98,6 +103,7 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
             nccl.all_gather(bytes_of(input), bytes_of(output), input.nbytes(), ncclUint8, comm, stream),
             "ncclAllGather");
       case OperationKind::reduce_scatter:
+        if (scatters_a_list(operation)) return issue_reductions(operation, comm);
         return communicator_->check(
             nccl.reduce_scatter(bytes_of(input), bytes_of(output), count_of(output), data_type(input.dtype()),
                                 reduction(operation.reduce, input.dtype(), group_.world_size()), comm, stream),
@@ -131,9 +137,21 @@ void NcclExecutor::issue_on_stream(const Operation& operation) {
   const bool has_result = operation.kind != OperationKind::reduce || operation.peer == group_.rank();
   const bool averages = operation.kind == OperationKind::all_reduce || operation.kind == OperationKind::reduce ||
                         operation.kind == OperationKind::reduce_scatter;
-  if (averages && has_result && operation.reduce == ReduceOp::avg &&
+  if (averages && has_result && operation.reduce == ReduceOp::avg && output.numel() > 0 &&
       !divides_first(operation.reduce, input.dtype(), group_.world_size()))
     divide(output, group_.world_size());
+}
+
+// Blocks of different sizes, each where it stands: one reduction for each rank, in one group.
+void NcclExecutor::issue_reductions(const Operation& operation, ncclComm_t comm) {
+  const DType dtype = operation.output.dtype();
+  for (int root = 0; root < group_.world_size(); ++root)
+    if (const Tensor& block = operation.inputs[static_cast<std::size_t>(root)]; block.numel() > 0)
+      communicator_->check(
+          Library::get().reduce(bytes_of(block), bytes_of(root == group_.rank() ? operation.output : block),
+                                count_of(block), data_type(dtype),
+                                reduction(operation.reduce, dtype, group_.world_size()), root, comm, stream_.handle()),
+          "ncclReduce");
 }
 
 void NcclExecutor::issue_all_to_all(const Operation& operation, ncclComm_t comm) {
@@ -159,10 +177,12 @@ void NcclExecutor::issue_uneven(const Operation& operation, ncclComm_t comm) {
         gathers ? operation.input.nbytes() : static_cast<std::size_t>(operation.input_counts[p]) * element;
     const std::size_t in = static_cast<std::size_t>(operation.output_counts[p]) * element;
     if (out > 0)
-      communicator_->check(nccl.send(bytes_of(operation.input, sent), out, ncclUint8, peer, comm, stream_.handle()),
+      communicator_->check(nccl.send(block_of(operation.input, operation.inputs, sent, peer), out, ncclUint8, peer,
+                                     comm, stream_.handle()),
                            "ncclSend");
     if (in > 0)
-      communicator_->check(nccl.recv(bytes_of(operation.output, received), in, ncclUint8, peer, comm, stream_.handle()),
+      communicator_->check(nccl.recv(block_of(operation.output, operation.outputs, received, peer), in, ncclUint8, peer,
+                                     comm, stream_.handle()),
                            "ncclRecv");
     if (!gathers) sent += out;
     received += in;
@@ -174,20 +194,21 @@ void NcclExecutor::issue_rooted(const Operation& operation, ncclComm_t comm) {
   const bool gathers = operation.kind == OperationKind::gather;
   const Tensor& one = gathers ? operation.input : operation.output;
   const Tensor& blocks = gathers ? operation.output : operation.input;
+  const std::vector<Tensor>& list = gathers ? operation.outputs : operation.inputs;
   cudaStream_t stream = stream_.handle();
-  const auto send = [&](const Tensor& from, std::size_t offset, int peer) {
-    communicator_->check(nccl.send(bytes_of(from, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclSend");
+  const auto send = [&](const char* from, int peer) {
+    communicator_->check(nccl.send(from, one.nbytes(), ncclUint8, peer, comm, stream), "ncclSend");
   };
-  const auto recv = [&](const Tensor& to, std::size_t offset, int peer) {
-    communicator_->check(nccl.recv(bytes_of(to, offset), one.nbytes(), ncclUint8, peer, comm, stream), "ncclRecv");
+  const auto recv = [&](char* to, int peer) {
+    communicator_->check(nccl.recv(to, one.nbytes(), ncclUint8, peer, comm, stream), "ncclRecv");
   };
   if (group_.rank() == operation.peer) {
     for (int peer = 0; peer < group_.world_size(); ++peer) {
-      const std::size_t offset = one.nbytes() * static_cast<std::size_t>(peer);
-      gathers ? recv(blocks, offset, peer) : send(blocks, offset, peer);
+      char* const block = block_of(blocks, list, one.nbytes() * static_cast<std::size_t>(peer), peer);
+      gathers ? recv(block, peer) : send(block, peer);
     }
   }
-  gathers ? send(one, 0, operation.peer) : recv(one, 0, operation.peer);
+  gathers ? send(bytes_of(one), operation.peer) : recv(bytes_of(one), operation.peer);
 }
 
 // As the CPU's collectives: every rank gets its block of all units, adds them up in the tree's order, and the blocks

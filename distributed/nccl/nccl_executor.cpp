@@ -45,6 +45,14 @@ void warn_of_lazy_loading(int device) {
       first, device);
 }
 
+template <typename Take>
+void for_each_tensor(const Operation& operation, Take&& take) {
+  for (const Tensor* each : {&operation.input, &operation.output, &operation.divisor})
+    if (each->defined()) take(*each);
+  for (const std::vector<Tensor>* list : {&operation.inputs, &operation.outputs})
+    for (const Tensor& each : *list) take(each);
+}
+
 ncclUniqueId exchange_id(Store& store, const ProcessGroupOptions& group) {
   ncclUniqueId id{};
   if (group.rank == 0) {
@@ -168,6 +176,14 @@ void NcclExecutor::check(const Tensor& tensor, OperationKind kind) const {
                  "[{}] NCCL does not reduce bool tensors; cast to uint8", name(kind));
 }
 
+void NcclExecutor::check_reduction(ReduceOp op, OperationKind kind) const {
+  LOCKSTEP_CHECK(
+      !is_bitwise(op),
+      "[{}] NCCL has no bitwise reductions, found {}; reduce a tensor on the CPU, or flags as uint8 with min "
+      "(and) or max (or)",
+      name(kind), name(op));
+}
+
 Deadline NcclExecutor::deadline() const {
   return deadline_in(group_.timeout());
 }
@@ -217,14 +233,12 @@ WorkPtr NcclExecutor::launch(Operation operation, std::uint64_t record) {
     work->done_.record(stream_);
   }
   if (capturing) {
-    for (const Tensor& used : {operation.input, operation.output, operation.divisor})
-      if (used.defined()) captured_.push_back(used);
+    for_each_tensor(operation, [this](const Tensor& used) { captured_.push_back(used); });
     group_.recorder().started(record);
     group_.recorder().finished(record, true);  // it is part of the graph now
     return work;
   }
-  for (const Tensor& used : {operation.input, operation.output, operation.divisor})
-    if (used.defined()) cuda::record_stream(used, stream_);
+  for_each_tensor(operation, [this](const Tensor& used) { cuda::record_stream(used, stream_); });
   {
     const std::lock_guard lock(mutex_);
     pending_.push_back({std::move(operation), record, true, work, std::move(begun)});

@@ -23,6 +23,7 @@ class NcclExecutor final : public Executor {
 
   std::string_view backend() const override { return "nccl"; }
   void check(const Tensor& tensor, OperationKind kind) const override;
+  void check_reduction(ReduceOp op, OperationKind kind) const override;
   WorkPtr launch(Operation operation, std::uint64_t record) override;
   std::unique_ptr<Executor> split(const SplitGroup& part) override;
   WorkPtr watch(std::string_view what, const std::function<void()>& launch) override;
@@ -40,6 +41,7 @@ class NcclExecutor final : public Executor {
   void issue_tree_by_blocks(const Operation& operation, const std::vector<std::vector<TreeNode>>& nodes);
   void issue_all_to_all(const Operation& operation, ncclComm_t comm);
   void issue_uneven(const Operation& operation, ncclComm_t comm);
+  void issue_reductions(const Operation& operation, ncclComm_t comm);
   void issue_rooted(const Operation& operation, ncclComm_t comm);
   void watch_pending();
   bool look_at(Pending& pending);

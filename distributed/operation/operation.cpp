@@ -16,6 +16,12 @@ std::string_view name(ReduceOp op) {
       return "min";
     case ReduceOp::max:
       return "max";
+    case ReduceOp::band:
+      return "band";
+    case ReduceOp::bor:
+      return "bor";
+    case ReduceOp::bxor:
+      return "bxor";
   }
   return "unknown";
 }
@@ -90,6 +96,10 @@ const Tensor& agreed_tensor(const Operation& operation) {
   }
 }
 
+bool scatters_a_list(const Operation& operation) {
+  return operation.kind == OperationKind::reduce_scatter && !operation.inputs.empty();
+}
+
 std::uint64_t fingerprint(const Operation& operation) {
   Hash hash;
   hash.add(static_cast<std::uint64_t>(operation.kind));
@@ -98,7 +108,9 @@ std::uint64_t fingerprint(const Operation& operation) {
   if (operation.shards > 0) hash.add(static_cast<std::uint64_t>(operation.shards));
   if (const Tensor& tensor = agreed_tensor(operation); tensor.defined()) {
     hash.add(static_cast<std::uint64_t>(tensor.dtype()));
-    if (!is_uneven(operation.kind)) {
+    if (scatters_a_list(operation)) {
+      for (const Tensor& block : operation.inputs) hash.add(static_cast<std::uint64_t>(block.numel()));
+    } else if (!is_uneven(operation.kind)) {
       hash.add(static_cast<std::uint64_t>(tensor.dim()));
       for (const std::int64_t size : tensor.sizes()) hash.add(static_cast<std::uint64_t>(size));
     }

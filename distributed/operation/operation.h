@@ -71,7 +71,13 @@ class LabelScope {
 };
 
 /// How values of several ranks become one. `avg` is the sum, then divided by the world size by us, on every backend.
-enum class ReduceOp : std::uint8_t { sum, avg, product, min, max };
+/// `band`, `bor` and `bxor` are bitwise and, or and exclusive or, of integers and, logical then, of bool.
+enum class ReduceOp : std::uint8_t { sum, avg, product, min, max, band, bor, bxor };
+
+/// band, bor and bxor.
+constexpr bool is_bitwise(ReduceOp op) {
+  return op >= ReduceOp::band;
+}
 
 /// The operations of a ProcessGroup, each under the name of its method.
 enum class OperationKind : std::uint8_t {
@@ -122,6 +128,10 @@ struct Operation {
   /// Of uneven operations: how many elements of `input` go to each rank, and of `output` come from each.
   std::vector<std::int64_t> input_counts = {};
   std::vector<std::int64_t> output_counts = {};  ///< see input_counts
+  /// Of operations on lists: the block for each rank, and from each, in memory of its own. `input` and `output` are
+  /// this rank's of them then. Empty: the blocks stand one after the other in `input` and `output`.
+  std::vector<Tensor> inputs = {};
+  std::vector<Tensor> outputs = {};  ///< see inputs
   /// What it is for, and in which training step; see OperationLabel and ProcessGroup::set_step().
   OperationLabel label = {};
   std::int64_t step = -1;  ///< -1: the program does not say
@@ -145,6 +155,8 @@ struct OperationInfo {
 /// The tensor that every rank of the operation has, one block in size: the input, or what a scatter or recv writes. Of
 /// uneven operations the input, whose sizes are the rank's own.
 const Tensor& agreed_tensor(const Operation& operation);
+/// Of a reduction whose blocks, one for each rank, may have different sizes.
+bool scatters_a_list(const Operation& operation);
 /// What all ranks of a collective must agree on: kind, root, reduction, dtype, sizes (not of uneven ones), label, and
 /// the step where it is checked.
 std::uint64_t fingerprint(const Operation& operation);

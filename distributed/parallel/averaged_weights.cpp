@@ -21,29 +21,31 @@ constexpr const char* kPrefix = "average.";
 constexpr const char* kUpdates = "average_updates";
 
 DType dtype_of_average(DType dtype) {
-  return element_size(dtype) < 4 ? kFloat32 : dtype;
+  return is_floating_point(dtype) && element_size(dtype) < 4 ? kFloat32 : dtype;
 }
 
 }  // namespace
 
-AveragedWeights::AveragedWeights(nn::Module& module, double decay)
-    : AveragedWeights(module, [decay](std::int64_t) { return decay; }) {
+AveragedWeights::AveragedWeights(nn::Module& module, double decay, AveragedWeightsOptions options)
+    : AveragedWeights(
+          module, [decay](std::int64_t) { return decay; }, options) {
   LOCKSTEP_CHECK(decay >= 0.0 && decay <= 1.0, "[AveragedWeights] expected a decay from 0 to 1, found {}", decay);
 }
 
-AveragedWeights::AveragedWeights(nn::Module& module, optim::Schedule decay)
+AveragedWeights::AveragedWeights(nn::Module& module, optim::Schedule decay, AveragedWeightsOptions options)
     : decay_(std::move(decay)), shards_(ParameterShards::of(module)) {
   LOCKSTEP_CHECK(decay_, "[AveragedWeights] the decay is an empty function");
   const NoGradGuard values_only;
   for (nn::NamedTensor& each : module.named_parameters())
     if (each.tensor.requires_grad()) parameters_.push_back(std::move(each));
-  if (!shards_) {
-    for (std::size_t p = 0; p < parameters_.size(); ++p) add(p, 0, {});
-    return;
-  }
+  first_buffer_ = parameters_.size();
+  if (options.use_buffers)
+    for (nn::NamedTensor& each : module.named_buffers()) parameters_.push_back(std::move(each));
+  for (std::size_t p = shards_ ? first_buffer_ : 0; p < parameters_.size(); ++p) add(p, 0, {});
+  if (!shards_) return;
   shards_->check_divided("[AveragedWeights] one was made");
   shards_->visit_own([this](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
-    for (std::size_t p = 0; p < parameters_.size(); ++p)
+    for (std::size_t p = 0; p < first_buffer_; ++p)
       if (parameters_[p].tensor.is_same(parameter)) add(p, begin, values);
   });
 }
@@ -89,7 +91,7 @@ void AveragedWeights::update() {
   for (const Piece& piece : pieces_) {
     const Tensor values = values_of(piece);
     const Tensor now = values.dtype() == piece.average.dtype() ? values : cast_values(values, piece.average.dtype());
-    if (updates_ == 0)
+    if (updates_ == 0 || !now.is_floating_point())
       copy_values(now, piece.average);
     else
       piece.average.lerp_(now, 1.0 - decay);
@@ -162,8 +164,8 @@ std::vector<nn::NamedTensor> AveragedWeights::state() {
     static const OperationLabel label("averaged weights");
     const LabelScope scope(label);
     // One rank has each element, and x + -0.0 is x, of zeros the sign too.
-    for (const nn::NamedTensor& each : all)
-      if (each.tensor.numel() > 0) shards_->group().all_reduce(each.tensor)->wait();
+    for (std::size_t p = 0; p < first_buffer_; ++p)
+      if (all[p].tensor.numel() > 0) shards_->group().all_reduce(all[p].tensor)->wait();
   }
   all.push_back({kUpdates, tensor({updates_})});
   return all;

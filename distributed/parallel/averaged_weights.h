@@ -15,6 +15,13 @@ namespace lockstep::distributed {
 
 class ParameterShards;
 
+/// Options of AveragedWeights.
+struct AveragedWeightsOptions {
+  /// The module's buffers are averaged too, those of batch norms for instance, which update_bn() computes otherwise.
+  /// Buffers of integers, which count, have the values that they had at the last update().
+  bool use_buffers = false;
+};
+
 /// Note [Averaged weights]
 /// A moving average of a model's parameters, which is evaluated and kept instead of the last ones: torch's
 /// AveragedModel with get_ema_multi_avg_fn() or, with `equal`, get_swa_multi_avg_fn().
@@ -35,17 +42,18 @@ class ParameterShards;
 /// (TrainingStepOptions::zero = 3) it keeps its share of the averages too, and of a model that TensorParallel and
 /// PipelineParallel have divided its part. The averages have the same bits however the model is divided, if the
 /// parameters have. They are float32 for half types, else of the parameters' dtype, and lie where these do. Buffers are
-/// the model's own. While they are held evaluate(), whole_parameters(), MeshModel::whole() and whatever else reads the
-/// model sees the averages; it must not be trained.
+/// the model's own, unless the option `use_buffers` is set; then they are treated as parameters are, on each rank those
+/// that it has there. While they are held evaluate(), whole_parameters(), MeshModel::whole() and whatever else reads
+/// the model sees the averages; it must not be trained.
 class AveragedWeights {
  public:
   /// Of the parameters that require gradients now. a: the average, p: a parameter. The first update() takes p, later
   /// ones a + (1 - decay) (p - a). The module, and a step that divides it, must exist and outlive this object. Throws
   /// Error for a decay outside of [0, 1].
-  AveragedWeights(nn::Module& module, double decay);
+  AveragedWeights(nn::Module& module, double decay, AveragedWeightsOptions options = {});
   /// The same with a decay for each update: that of update number n, from 1, is decay(n), and of number 0 is 0. Such as
   /// `[](std::int64_t n) { return std::min(0.9999, (1.0 + n) / (10.0 + n)); }`.
-  AveragedWeights(nn::Module& module, optim::Schedule decay);
+  AveragedWeights(nn::Module& module, optim::Schedule decay, AveragedWeightsOptions options = {});
   ~AveragedWeights();
   AveragedWeights(const AveragedWeights&) = delete;
   AveragedWeights& operator=(const AveragedWeights&) = delete;
@@ -84,11 +92,11 @@ class AveragedWeights {
 
  private:
   struct Piece {
-    std::size_t parameter;
-    std::int64_t begin;  // its first element
-    Tensor share;        // this rank's of a divided parameter; else undefined
-    Tensor average;      // of as many elements
-    Tensor kept;         // the parameter's values while the average is held
+    std::size_t parameter;  // or buffer
+    std::int64_t begin;     // its first element
+    Tensor share;           // this rank's of a divided parameter; else undefined
+    Tensor average;         // of as many elements
+    Tensor kept;            // the parameter's values while the average is held
   };
 
   void add(std::size_t parameter, std::int64_t begin, const Tensor& share);
@@ -100,7 +108,8 @@ class AveragedWeights {
 
   optim::Schedule decay_;
   std::shared_ptr<ParameterShards> shards_;  // null: parameters are here, whole or in parts
-  std::vector<nn::NamedTensor> parameters_;
+  std::vector<nn::NamedTensor> parameters_;  // and buffers that are averaged, from first_buffer_ on
+  std::size_t first_buffer_ = 0;
   std::vector<Piece> pieces_;
   std::int64_t updates_ = 0;
   bool held_ = false;

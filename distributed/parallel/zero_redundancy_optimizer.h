@@ -34,7 +34,7 @@ struct Division;
 /// rank gets its part of the gradients alone, with 3 (ZeRO-3) it keeps its part of the parameters alone:
 ///
 ///   TrainingStep step(model, {.job = &job, .zero = 3});
-///   auto optimizer = zero_redundancy<optim::AdamW>(step, optim::AdamWOptions{.lr = 1e-3});
+///   auto optimizer = zero_redundancy<optim::AdamW>(step, {.lr = 1e-3});
 ///   for (const data::Batch& batch : loader.epoch(0)) {
 ///     Tensor loss = step(batch, f);
 ///     optimizer->clip_grad_norm_(1.0);
@@ -172,17 +172,23 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
 optim::GradNorm clip_grad_norm_(const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                                 double max_norm, bool error_if_nonfinite = false);
 
-/// `zero_redundancy<optim::AdamW>(model.parameters(), job.process_group(), optim::AdamWOptions{.lr = 1e-3})`.
-template <typename O, typename Options>
+namespace detail {
+template <typename Options, double Options::*kMomentum>
+Options options_of(const optim::OptimizerWith<Options, kMomentum>&);
+}  // namespace detail
+
+/// `zero_redundancy<optim::AdamW>(model.parameters(), job.process_group(), {.lr = 1e-3})`. An optimizer of one's own
+/// that does not derive from optim::OptimizerWith is given its options by name: MyOptions{.lr = 1e-3}.
+template <typename O, typename Options = decltype(detail::options_of(std::declval<const O&>()))>
 std::unique_ptr<ZeroRedundancyOptimizer> zero_redundancy(std::vector<Tensor> parameters, ProcessGroupPtr group,
-                                                         const Options& options) {
+                                                         const Options& options = {}) {
   return std::make_unique<ZeroRedundancyOptimizer>(std::make_unique<O>(std::move(parameters), options),
                                                    std::move(group));
 }
 
 /// The same for the parameters of a step's module, divided as the step's options say.
-template <typename O, typename Options>
-std::unique_ptr<ZeroRedundancyOptimizer> zero_redundancy(TrainingStep& step, const Options& options) {
+template <typename O, typename Options = decltype(detail::options_of(std::declval<const O&>()))>
+std::unique_ptr<ZeroRedundancyOptimizer> zero_redundancy(TrainingStep& step, const Options& options = {}) {
   return std::make_unique<ZeroRedundancyOptimizer>(std::make_unique<O>(step.module().parameters(), options), step);
 }
 

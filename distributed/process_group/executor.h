@@ -33,6 +33,8 @@ class Executor {
   /// Throws Error unless the tensor can take part in such an operation. Also asked about tensors on types of device
   /// that the group has no executor for.
   virtual void check(const Tensor& tensor, OperationKind kind) const = 0;
+  /// Throws Error unless it can reduce so.
+  virtual void check_reduction(ReduceOp, OperationKind) const {}
   /// Runs a validated operation in the background. `record` is its id in the group's recorder.
   virtual WorkPtr launch(Operation operation, std::uint64_t record) = 0;
   /// An executor of the same kind for a group that was split from this one's; the ranks of that group call it together.

@@ -291,7 +291,9 @@ WorkPtr ProcessGroup::issue(Operation operation) {
   if (!is_point_to_point(operation.kind)) Rank0Only::check_outside(operation, rank());
   // Here, with all of the caller's threads, and not on the executor's.
   if (operation.input.defined()) operation.input.storage()->settle();
+  for (const Tensor& block : operation.inputs) block.storage()->settle();
   if (operation.output.defined()) operation.output.storage()->before_change();
+  for (const Tensor& block : operation.outputs) block.storage()->before_change();
   const std::lock_guard lock(issue_mutex_);
   const auto peer = static_cast<std::size_t>(operation.peer);
   std::uint64_t& next = operation.kind == OperationKind::send       ? sends_[peer]
@@ -326,6 +328,9 @@ void ProcessGroup::check_other_rank(int rank, const char* what, OperationKind ki
 void ProcessGroup::check_reduction(const Tensor& tensor, ReduceOp op, OperationKind kind) const {
   LOCKSTEP_CHECK(op != ReduceOp::avg || tensor.is_floating_point(),
                  "[{}] avg is defined for floating-point tensors; found {}", name(kind), name(tensor.dtype()));
+  LOCKSTEP_CHECK(!is_bitwise(op) || !tensor.is_floating_point(), "[{}] {} is defined for integers and bool; found {}",
+                 name(kind), name(op), name(tensor.dtype()));
+  executor_of(tensor).check_reduction(op, kind);
 }
 
 void ProcessGroup::check_pair(const Tensor& a, const char* a_name, const Tensor& b, const char* b_name,

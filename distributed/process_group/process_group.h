@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -64,7 +65,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   /// Copies the root's values into every rank's `tensor`.
   WorkPtr broadcast(const Tensor& tensor, int root = 0);
-  /// Replaces `tensor` by the reduction over all ranks; every rank gets the same bits.
+  /// Replaces `tensor` by the reduction over all ranks; every rank gets the same bits. ReduceOp's bitwise reductions
+  /// need integers or bool, and a tensor on the CPU.
   WorkPtr all_reduce(const Tensor& tensor, ReduceOp op = ReduceOp::sum);
   /// The sum over all ranks along the shard tree (Note [Shard tree]) with `shards` leaves, divided by the one float64
   /// element of `divisor`, which is read when the operation runs, so that an earlier one of this group may write it;
@@ -93,6 +95,30 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// output_counts[j] of `output` come from rank j, which must send as many; else as all_gather_uneven() says.
   WorkPtr all_to_all_uneven(const Tensor& output, const Tensor& input, const std::vector<std::int64_t>& output_counts,
                             const std::vector<std::int64_t>& input_counts);
+
+  /// Note [Lists of blocks]
+  /// The same with each rank's block in a tensor of its own, in rank order, as PyTorch's functions of these names have
+  /// them: nothing is copied together. A list has world_size() tensors of one dtype and device, which may have
+  /// different sizes but for gather() and scatter(); all ranks give lists. What is written may share no memory with
+  /// anything else of the operation, except that this rank's output may be its own input. Records and messages call
+  /// these all_gather_uneven and all_to_all_uneven, whose errors they have; reduce_scatter, gather and scatter keep
+  /// their names.
+  ///
+  /// outputs[r] gets the input of rank r, which has as many elements.
+  WorkPtr all_gather(const std::vector<Tensor>& outputs, const Tensor& input);
+  /// The same on the root alone; elsewhere `outputs` is ignored, and may be empty.
+  WorkPtr gather(const std::vector<Tensor>& outputs, const Tensor& input, int root = 0);
+  /// A list in braces; `{}` where it is ignored.
+  WorkPtr gather(std::initializer_list<Tensor> outputs, const Tensor& input, int root = 0);
+  /// Rank r gets the root's inputs[r]; elsewhere `inputs` is ignored, and may be empty.
+  WorkPtr scatter(const Tensor& output, const std::vector<Tensor>& inputs, int root = 0);
+  /// A list in braces; `{}` where it is ignored.
+  WorkPtr scatter(const Tensor& output, std::initializer_list<Tensor> inputs, int root = 0);
+  /// Rank r gets the reduction of all ranks' inputs[r], which have as many elements on all of them.
+  WorkPtr reduce_scatter(const Tensor& output, const std::vector<Tensor>& inputs, ReduceOp op = ReduceOp::sum);
+  /// inputs[i] goes to rank i; outputs[j] comes from rank j.
+  WorkPtr all_to_all(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs);
+
   /// Ends on every rank only after every rank has called it.
   WorkPtr barrier();
 
@@ -131,6 +157,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// that, on every rank, and the errors name the operation, its group and the ranks by their numbers in the job. That
   /// an operation of the group itself never ends is noticed by its ranks, in the same way as in any group.
   std::shared_ptr<ProcessGroup> split(int color, int key = 0);
+  /// split() by a list, the same on all ranks: those in it become a group, numbered by their places in it, and the
+  /// others get null. Throws Error for one outside of the world, or named twice.
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
   /// The job's number of a rank of this group, as messages have it: `rank` itself unless the group is split from
   /// another. Throws Error for a rank outside.
   int job_rank(int rank) const;
@@ -225,6 +254,10 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
                     OperationKind kind) const;
   void check_blocks(const Tensor& blocks, const char* blocks_name, const Tensor& one, const char* one_name,
                     OperationKind kind) const;
+  const Tensor& own_block(const std::vector<Tensor>& list, const char* what, const Tensor& like,
+                          OperationKind kind) const;
+  void check_same_size(const std::vector<Tensor>& list, const char* what, const Tensor& one, const char* one_name,
+                       OperationKind kind) const;
 
   ProcessGroupOptions options_;
   StorePtr store_;

@@ -48,4 +48,17 @@ ProcessGroupPtr ProcessGroup::split(int color, int key) {
   return group;
 }
 
+ProcessGroupPtr ProcessGroup::new_group(const std::vector<int>& ranks) {
+  int place = -1;
+  std::vector<bool> named(static_cast<std::size_t>(world_size()));
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const int r = ranks[i];
+    LOCKSTEP_CHECK(r >= 0 && r < world_size(), "[new_group] a rank is {}; expected 0 to {}", r, world_size() - 1);
+    LOCKSTEP_CHECK(!named[static_cast<std::size_t>(r)], "[new_group] rank {} is named twice; expected it once", r);
+    named[static_cast<std::size_t>(r)] = true;
+    if (r == rank()) place = static_cast<int>(i);
+  }
+  return split(place < 0 ? -1 : 0, place);
+}
+
 }  // namespace lockstep::distributed

@@ -202,7 +202,11 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
   const LauncherVariables launcher = read_launcher(environment);
   Rendezvous found;
   find_place(found, url, options, launcher);
-  if (url.scheme == "env") {
+  if (options.store) {
+    found.store = options.store;
+    found.master_addr = launcher.master_addr;
+    found.single_node = on_one_machine(found, launcher, found.master_addr, deadline);
+  } else if (url.scheme == "env") {
     LOCKSTEP_CHECK(url.place.empty(),
                    "[rendezvous] '{}' names a place; env:// takes it from MASTER_ADDR and MASTER_PORT", options.url);
     check_address(launcher.master_addr);
@@ -235,6 +239,7 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
   if (url.scheme != "file") {
     const std::string restarts = variable(environment, "LOCKSTEP_RESTART_COUNT");
     found.store = std::make_shared<PrefixStore>("group-" + (restarts.empty() ? "0" : restarts), found.store);
+    found.store->set_timeout(options.timeout);
   }
   if (found.world_size > 1) check_world_sizes(found, deadline);
   return found;

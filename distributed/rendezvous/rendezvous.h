@@ -52,6 +52,8 @@ struct RendezvousOptions {
   /// Default: LOCKSTEP_TOKEN. May be empty where all ranks meet on a loopback address; see Note [Token].
   std::optional<std::string> token = {};
   Milliseconds timeout{300'000};
+  /// To meet in, instead of one that the URL leads to.
+  StorePtr store = {};
 };
 
 /// The meeting point of a job's processes, and this process's place among them.

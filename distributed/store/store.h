@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,5 +90,38 @@ class Store {
 
 /// Shared by the parts of a job.
 using StorePtr = std::shared_ptr<Store>;
+
+/// Where a store on TCP is, who holds it, and who may use it.
+struct TCPStorePlace {
+  /// An address or a name of the machine that holds it. Others than loopback addresses need a token.
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;  ///< from 1, the same for all
+  /// True for one of its users, which holds it: it listens on `host`, or on all addresses where that is none of this
+  /// machine's own.
+  bool is_master = false;
+  /// Secret that all its users have, and without which nobody gets in; default: LOCKSTEP_TOKEN. Without one, on a
+  /// loopback address, these are the processes of one user.
+  std::optional<std::string> token = {};
+  /// Of connecting, where the one that holds it may start later, and the store's default deadline afterwards.
+  Milliseconds timeout{300'000};
+};
+
+/// Note [Stores of a program]
+/// torch.distributed's stores, for a program's own keys, or for ranks to meet in: InitOptions::store. Within a job
+/// there is one already, Job::store().
+///
+/// Within this process, for ranks that are threads.
+StorePtr make_hash_store();
+/// In a file that all users can reach, and nobody else: it is made with mode 0600, and one that is there must be so.
+/// The last of `world_size` stores that were opened and closed deletes it; 0: it stays. Throws StoreError, with the
+/// reason, if it cannot be used.
+StorePtr make_file_store(const std::string& path, int world_size = 0, Milliseconds timeout = Milliseconds(300'000));
+/// On TCP. That of the master, when it goes, waits for those of the others to go, up to 10 s. Throws Error for a port
+/// of 0, StoreError if the port is in use, the token is wrong, or an address other than loopback has none, and
+/// TimeoutError if nobody holds it within the timeout.
+StorePtr make_tcp_store(const TCPStorePlace& place);
+/// Another store, with `prefix` and a slash before every key: keeps the users of one store apart. It has the same
+/// timeout.
+StorePtr make_prefix_store(const std::string& prefix, StorePtr store);
 
 }  // namespace lockstep::distributed

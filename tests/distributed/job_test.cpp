@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <string>
 #include <thread>
@@ -75,6 +76,37 @@ void meet_through_a_file(const std::string& wish, const std::string& backend) {
 TEST(Job, RanksOnOneMachineShareMemory) {
   meet_through_a_file("auto", "shm");
   meet_through_a_file("shm", "shm");
+}
+
+TEST(Job, MeetsInAStoreOfTheProgram) {
+  const TemporaryPath path;
+  const StorePtr shared = make_hash_store();
+  const auto port = static_cast<std::uint16_t>(testing::free_port());
+  const std::vector<std::function<StorePtr(int rank)>> kinds{
+      [&](int) { return shared; }, [&](int) { return make_file_store(path.text(), 2); },
+      [&](int rank) {
+        return make_tcp_store({.port = port, .is_master = rank == 0, .token = "secret", .timeout = kTimeout});
+      }};
+  for (const auto& open : kinds) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        const StorePtr store = open(rank);
+        const Job job = init({.timeout = kTimeout, .rank = rank, .world_size = 2, .store = store});
+        const Tensor tensor = full({3}, rank + 1);
+        job.process_group()->all_reduce(tensor)->wait();
+        EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, 3.0));
+        store->set(rank == 0 ? "first" : "second", "of the program");
+        EXPECT_EQ(store->get(rank == 0 ? "second" : "first"), "of the program");
+        EXPECT_FALSE(job.store()->check({"first"}));
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_NE(error_of([&] {
+              init({.init_method = "file:///a", .rank = 0, .world_size = 2, .store = shared});
+            }).find("a store is given and the init_method 'file:///a'"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { init({.rank = 0, .store = shared}); }).find("world_size is not known"), std::string::npos);
 }
 
 TEST(Job, GlooIsTakenIfAskedFor) {

@@ -57,6 +57,19 @@ void check_collectives(ls::distributed::ProcessGroup& group) {
     const std::vector<std::int64_t> from(static_cast<std::size_t>(world), own);
     group.all_to_all_uneven(mine, ls::full({sum_of_counts}, 4), from, counts)->wait();
     expect(mine, 4, "all_to_all_uneven");
+    std::vector<ls::Tensor> given, taken;
+    for (int r = 0; r < world; ++r) {
+      given.push_back(ls::full({size + r}, rank + 1));
+      taken.push_back(ls::zeros({size + rank}));
+    }
+    group.all_to_all(taken, given)->wait();
+    for (int r = 0; r < world; ++r) expect(taken[static_cast<std::size_t>(r)], r + 1, "all_to_all of lists");
+    const ls::Tensor reduced = ls::zeros({size + rank});
+    group.reduce_scatter(reduced, given)->wait();
+    expect(reduced, sum, "reduce_scatter of a list");
+    const ls::Tensor bits = ls::full({size}, 1 << rank, {.dtype = ls::kInt32});
+    group.all_reduce(bits, ls::distributed::ReduceOp::bor)->wait();
+    expect(bits, (1 << world) - 1, "bor");
     const ls::Tensor theirs = ls::zeros({size});
     const int next = (rank + 1) % world, previous = (rank + world - 1) % world;
     const auto recv = group.recv(theirs, previous), send = group.send(ls::full({size}, rank), next);

@@ -73,6 +73,57 @@ TEST_P(Reductions, AllReduceOtherReductions) {
   });
 }
 
+// Of rank r: bit r, and in odd elements bit 20; every reduction is right for any number of ranks up to 19.
+TEST_P(Reductions, Bitwise) {
+  run([](ProcessGroup& group) {
+    const auto world = static_cast<std::uint64_t>(group.world_size());
+    const std::uint64_t every = (std::uint64_t{1} << world) - 1, odd = std::uint64_t{1} << 20;
+    const auto input = [&](std::int64_t size, DType dtype) {
+      return filled(size, dtype, [&](auto i) {
+        return static_cast<double>((std::uint64_t{1} << group.rank()) + (i % 2 == 0 ? 0 : odd));
+      });
+    };
+    const auto expected = [&](ReduceOp op, std::int64_t i) {
+      const bool set = i % 2 != 0 && (op != ReduceOp::bxor || world % 2 == 1);
+      return static_cast<double>((op == ReduceOp::band ? 0 : every) + (set ? odd : 0));
+    };
+    for (const ReduceOp op : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor})
+      for (const std::int64_t size : {7, 1024, 5003}) {
+        const DType dtype = size % 2 == 0 ? kInt64 : kInt32;
+        const Tensor all = input(size, dtype);
+        group.all_reduce(all, op)->wait();
+        expect_values(
+            all, [&](auto i) { return expected(op, i); }, "all_reduce");
+        const Tensor one = input(size, dtype);
+        group.reduce(one, 1, op)->wait();
+        if (group.rank() == 1)
+          expect_values(
+              one, [&](auto i) { return expected(op, i); }, "reduce");
+        const Tensor part = zeros({size}, {.dtype = dtype});
+        group.reduce_scatter(part, input(size * group.world_size(), dtype), op)->wait();
+        expect_values(
+            part, [&](auto i) { return expected(op, group.rank() * size + i); }, "reduce_scatter");
+      }
+    for (const ReduceOp op : {ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}) {
+      const Tensor flags =
+          filled(3, kBool, [&](auto i) { return i == 0 || (i == 1 && group.rank() == 1) ? 1.0 : 0.0; });
+      group.all_reduce(flags, op)->wait();
+      const bool of_all = op != ReduceOp::bxor || world % 2 == 1;
+      EXPECT_EQ(flags.to_vector<double>(),
+                (std::vector<double>{of_all ? 1.0 : 0.0, op == ReduceOp::band ? 0.0 : 1.0, 0}))
+          << name(op);
+      for (const DType dtype : {kFloat32, kFloat16}) {
+        const Tensor real = ones({2}, {.dtype = dtype});
+        const std::string error = error_of([&] { group.all_reduce(real, op); });
+        EXPECT_NE(error.find(std::string(name(op)) + " is defined for integers and bool; found "), std::string::npos)
+            << error;
+        EXPECT_NE(error_of([&] { group.reduce(real, 0, op); }), "");
+        EXPECT_NE(error_of([&] { group.reduce_scatter(ones({1}, {.dtype = dtype}), real, op); }), "");
+      }
+    }
+  });
+}
+
 TEST_P(Reductions, AllReduceGivesEveryRankTheSameBits) {
   run([](ProcessGroup& group) {
     for (const std::int64_t size : sizes_for(group)) {

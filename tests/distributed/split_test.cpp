@@ -48,6 +48,15 @@ TEST_P(Split, RanksOfOneColorAreAGroupInTheOrderOfTheirKeys) {
       EXPECT_EQ(pair->job_rank(pair->rank()), rank);
       EXPECT_EQ(sum_of(*pair, 1.0), pair->world_size());
     }
+    // Of a list: its first rank is 0.
+    const ProcessGroupPtr ends = job.new_group(world == 1 ? std::vector{0} : std::vector{world - 1, 0});
+    EXPECT_EQ(ends != nullptr, rank == 0 || rank == world - 1);
+    if (ends) {
+      EXPECT_EQ(ends->job_rank(0), world - 1);
+      EXPECT_EQ(sum_of(*ends, rank), world - 1.0);
+    }
+    EXPECT_NE(error_of([&] { job.new_group({0, 0}); }).find("rank 0 is named twice"), std::string::npos);
+    EXPECT_NE(error_of([&] { job.new_group({world}); }).find("expected 0 to"), std::string::npos);
     EXPECT_EQ(sum_of(job, 1.0), world);
   });
 }

@@ -17,6 +17,7 @@
 #include "lockstep/distributed/store/prefix_store.h"
 #include "lockstep/distributed/store/tcp_store.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
 
@@ -250,6 +251,37 @@ TEST(PrefixStore, KeepsUsersApart) {
 }
 
 // Between open() and its lock, another process may delete the file, as the last one of a job does.
+TEST(MakeStore, MakesThoseOfPyTorch) {
+  const TemporaryPath path;
+  const auto port = static_cast<std::uint16_t>(testing::free_port());
+  const TCPStorePlace place{.port = port, .is_master = true, .token = "secret", .timeout = Milliseconds(20'000)};
+  const StorePtr held = make_tcp_store(place);
+  for (const StorePtr& store : {make_hash_store(), make_file_store(path.text()), held}) {
+    EXPECT_EQ(store->add("count", 2), 2);
+    const StorePtr apart = make_prefix_store("apart", store);
+    EXPECT_FALSE(apart->check({"count"}));
+    apart->set("count", "7");
+    EXPECT_EQ(apart->compare_set("count", "7", "8"), "8");
+    EXPECT_EQ(store->get("apart/count"), "8");
+    EXPECT_EQ(store->num_keys(), 2);
+    EXPECT_TRUE(apart->delete_key("count"));
+    EXPECT_EQ(store->get("count"), "2");
+    EXPECT_NE(error_of([&] { store->wait({"none"}, Milliseconds(10)); }).find("none"), std::string::npos);
+  }
+  EXPECT_EQ(held->timeout(), Milliseconds(20'000));
+  TCPStorePlace other = place;
+  other.is_master = false;
+  EXPECT_EQ(make_tcp_store(other)->get("count"), "2");
+  other.token = "guessed";
+  EXPECT_NE(error_of([&] { make_tcp_store(other); }).find("token"), std::string::npos);
+  EXPECT_NE(error_of([&] { make_tcp_store(place); }).find("in use"), std::string::npos);
+  other = {.host = "0.0.0.0", .port = static_cast<std::uint16_t>(port + 1), .is_master = true, .token = ""};
+  EXPECT_NE(error_of([&] { make_tcp_store(other); }).find("token"), std::string::npos);
+  EXPECT_NE(error_of([] { make_tcp_store({}); }).find("the port is 0"), std::string::npos);
+  EXPECT_NE(error_of([] { make_prefix_store("apart", nullptr); }).find("needs a store"), std::string::npos);
+  EXPECT_NE(error_of([&] { make_file_store(path.text(), -1); }).find("world_size is -1"), std::string::npos);
+}
+
 TEST(FileStore, IsNotMadeInADeletedFile) {
   const TemporaryPath file;
   const FileDescriptor held(open(file.text().c_str(), O_RDWR | O_CREAT, 0600));

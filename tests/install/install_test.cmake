@@ -50,6 +50,11 @@ if(NOT cuda AND configuration STREQUAL "Release" AND bytes GREATER 23500000)
   message(FATAL_ERROR "the installed libraries take ${kilobytes} kB; the limit without CUDA is 23500 kB")
 endif()
 
+file(STRINGS ${prefix}/${libdir}/pkgconfig/lockstep.pc lines REGEX "(${source_dir}|${build_dir}|${prefix})")
+if(lines)
+  message(FATAL_ERROR "lockstep.pc holds an absolute path: ${lines}")
+endif()
+
 # Moved, it still works.
 file(RENAME ${prefix} ${work_dir}/moved)
 set(prefix ${work_dir}/moved)
@@ -118,6 +123,29 @@ if(emulator AND cpu_arch STREQUAL "x86-64-v3")
   endif()
 else()
   message("not tried: the consumer on a processor without AVX2 (qemu-x86_64 is not here, or the build is not for AVX2)")
+endif()
+
+# Without CMake, by pkg-config.
+find_program(pkg_config NAMES pkg-config pkgconf)
+if(pkg_config)
+  file(WRITE ${work_dir}/plain.cpp "#include <lockstep/lockstep.h>
+int main() {
+  const auto job = lockstep::distributed::init();
+  const lockstep::Tensor x = lockstep::ones({2});
+  job.process_group()->all_reduce(x)->wait();
+  return x.sum().item() == 2 * job.world_size() ? 0 : 1;
+}
+")
+  set(ENV{PKG_CONFIG_PATH} ${prefix}/${libdir}/pkgconfig)
+  run("pkg-config" ${pkg_config} --cflags --libs lockstep)
+  separate_arguments(flags UNIX_COMMAND "${out}")
+  run("a program by pkg-config" ${compiler} ${work_dir}/plain.cpp -o ${work_dir}/plain ${flags})
+  set(library_path "$ENV{LD_LIBRARY_PATH}")
+  set(ENV{LD_LIBRARY_PATH} ${prefix}/${libdir}:${library_path})
+  run("on two processes" ${prefix}/bin/lockstep-run --nproc-per-node 2 -- ${work_dir}/plain)
+  set(ENV{LD_LIBRARY_PATH} ${library_path})
+else()
+  message("not tried: a program by pkg-config, which is not here")
 endif()
 run("mnist_train --help" ${prefix}/bin/mnist_train --help)
 

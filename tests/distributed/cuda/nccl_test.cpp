@@ -125,6 +125,46 @@ TEST_P(Nccl, MovesBlocks) {
   });
 }
 
+TEST_P(Nccl, MovesListsOfBlocks) {
+  run_cuda_ranks(world_, [&](ProcessGroup& group, Device device) {
+    const auto me = static_cast<std::size_t>(group.rank());
+    const auto blocks = [&](const std::function<int(int)>& size, const std::function<double(int)>& value) {
+      std::vector<Tensor> list;
+      for (int r = 0; r < world_; ++r) list.push_back(full({size(r)}, value(r), {.device = device}));
+      return list;
+    };
+    const auto zero = [](int) { return 0.0; };
+    const auto expect = [&](const std::vector<Tensor>& list, const std::function<double(int)>& value) {
+      for (int r = 0; r < world_; ++r) {
+        const Tensor& block = list[static_cast<std::size_t>(r)];
+        EXPECT_EQ(block.to_vector<double>(), Values(static_cast<std::size_t>(block.numel()), value(r)));
+      }
+    };
+    const auto rank_of = [](int r) { return static_cast<double>(r); };
+    const auto same = [](int) { return 3; };
+    const std::vector<Tensor> gathered = blocks(rank_of, zero);
+    group.all_gather(gathered, full({group.rank()}, group.rank(), {.device = device}))->wait();
+    expect(gathered, rank_of);
+    const std::vector<Tensor> at_root = group.rank() == 1 ? blocks(same, zero) : std::vector<Tensor>();
+    group.gather(at_root, full({3}, group.rank(), {.device = device}), 1)->wait();
+    if (group.rank() == 1) expect(at_root, rank_of);
+    const Tensor scattered = zeros({3}, {.device = device});
+    group.scatter(scattered, at_root, 1)->wait();
+    EXPECT_EQ(scattered.to_vector<double>(), Values(3, group.rank()));
+    const std::vector<Tensor> given = blocks([&](int r) { return group.rank() + r; }, rank_of);
+    const std::vector<Tensor> taken = blocks([&](int r) { return group.rank() + r; }, zero);
+    group.all_to_all(taken, given)->wait();
+    expect(taken, [&](int) { return group.rank(); });
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+      const std::vector<Tensor> parts = blocks(rank_of, [&](int r) { return (group.rank() + 1) * (r + 1); });
+      const Tensor reduced = zeros({group.rank()}, {.device = device});
+      group.reduce_scatter(reduced, parts, op)->wait();
+      EXPECT_EQ(reduced.to_vector<double>(),
+                Values(me, rank_sum_ * (group.rank() + 1) / (op == ReduceOp::avg ? world_ : 1)));
+    }
+  });
+}
+
 TEST_P(Nccl, ExchangesBothWaysAtOnce) {
   if (world_ != 2) GTEST_SKIP() << "between two";
   run_cuda_ranks(world_, [&](ProcessGroup& group, Device device) {
@@ -189,6 +229,9 @@ TEST_P(Nccl, WrongTensorsAreRefusedBeforeAnythingIsSent) {
     EXPECT_NE(error_of([&] { group.all_reduce(zeros({2}, {.device = other})); }).find("found a tensor on"),
               std::string::npos);
     EXPECT_NE(error_of([&] { group.all_reduce(zeros({2}, {.dtype = kBool, .device = device})); }).find("bool"),
+              std::string::npos);
+    const Tensor bits = zeros({2}, {.dtype = kInt32, .device = device});
+    EXPECT_NE(error_of([&] { group.all_reduce(bits, ReduceOp::bxor); }).find("NCCL has no bitwise reductions"),
               std::string::npos);
   });
 }

@@ -62,9 +62,13 @@ TEST(AveragedWeights, FollowTheirFormula) {
   EXPECT_NE(error_of([&] { wrong.update(); }).find("found -1 in update 1"), std::string::npos);
 }
 
+struct CountingTower : Tower {
+  nn::Buffer seen{this, "seen", zeros({2})};
+};
+
 /// A training that keeps an average, from the beginning or from a checkpoint, and what it ends with.
 Values train(const ProcessGroupPtr& group, int zero, const std::string& load, const std::string& save) {
-  Tower tower;
+  CountingTower tower;
   set_tower(tower);
   tower.blocks[1].set_requires_grad(false);
   TrainingStep step(tower, {.group = group, .logical_shards = 4, .zero = zero >= 2 ? zero : 0});
@@ -72,7 +76,7 @@ Values train(const ProcessGroupPtr& group, int zero, const std::string& load, co
   std::unique_ptr<optim::Optimizer> optimizer = std::move(adamw);
   if (zero == 1) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), group);
   if (zero >= 2) optimizer = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizer), step);
-  AveragedWeights average(tower, 0.9);
+  AveragedWeights average(tower, 0.9, {.use_buffers = true});
   std::uint32_t first = 0;
   if (!load.empty()) {
     first = static_cast<std::uint32_t>(load_checkpoint(load, tower, *optimizer, *group).step);
@@ -82,6 +86,7 @@ Values train(const ProcessGroupPtr& group, int zero, const std::string& load, co
     const RandomKeyGuard key(i, 0);
     step(make_batch(9, i + 1), tower_loss);
     optimizer->step();
+    fill_values(tower.seen, i + 1);
     average.update();
     if (i == 2 && !save.empty())
       save_checkpoint(save, tower, *optimizer, {.step = 3, .tensors = average.state()}, *group);
@@ -112,6 +117,48 @@ TEST(AveragedWeights, AreTheSameHoweverTheModelIsDivided) {
     });
     EXPECT_EQ(largest_difference(train(make_single_process_group(), 0, saved.text(), {}), one), 0.0);
   }
+}
+
+struct Normed : nn::Module {
+  nn::Linear fc{this, "fc", 2, 3};
+  nn::BatchNorm1d norm{this, "norm", 3};
+  Tensor forward(Tensor x) override { return norm(fc(x)); }
+};
+
+TEST(AveragedWeights, OfBuffersToo) {
+  Normed model;
+  AveragedWeights average(model, 0.5, {.use_buffers = true}), without(model, 0.5);
+  Values expected;
+  for (int i = 0; i < 3; ++i) {
+    model(testing::make_input({4, 2}, static_cast<std::uint32_t>(i), kFloat32));  // writes the running statistics
+    average.update();
+    without.update();
+    const Values now = values_of(model.named_buffers());
+    if (i == 0) expected = now;
+    for (std::size_t b = 0; b < now.size(); ++b)
+      for (std::size_t k = 0; k < now[b].size(); ++k)
+        expected[b][k] =
+            model.named_buffers()[b].tensor.is_floating_point() ? (expected[b][k] + now[b][k]) / 2 : now[b][k];
+  }
+  const Values before = values_of(model.named_buffers());
+  EXPECT_GT(largest_difference(before, expected), 1e-4);
+  {
+    const auto held = average.hold();
+    EXPECT_LT(largest_difference(values_of(model.named_buffers()), expected), 1e-6);
+  }
+  EXPECT_EQ(largest_difference(values_of(model.named_buffers()), before), 0.0);
+  {
+    const auto held = without.hold();
+    EXPECT_EQ(largest_difference(values_of(model.named_buffers()), before), 0.0);
+  }
+  const TemporaryPath path;
+  nn::TrainingState state;
+  state.tensors = average.state();
+  nn::save_checkpoint(path.text(), model, optim::SGD(model.parameters()), state);
+  AveragedWeights loaded(model, 0.5, {.use_buffers = true});
+  loaded.load(nn::SafetensorsFile(path.text()));
+  const auto held = loaded.hold();
+  EXPECT_LT(largest_difference(values_of(model.named_buffers()), expected), 1e-6);
 }
 
 TEST(AveragedWeights, ZerosKeepTheirSign) {

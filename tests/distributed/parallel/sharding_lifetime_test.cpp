@@ -19,7 +19,7 @@ TEST(Sharding, GradientsThatNobodyWouldUseAreAnError) {
     Tower tower;
     std::optional<TrainingStep> step(std::in_place, tower, TrainingStepOptions{.group = group, .zero = 2});
     {
-      const auto optimizer = zero_redundancy<optim::SGD>(*step, optim::SGDOptions{.lr = 0.1});
+      const auto optimizer = zero_redundancy<optim::SGD>(*step, {.lr = 0.1});
       (*step)(make_batch(8), tower_loss);
       optimizer->step();
       EXPECT_NE(error_of([&] { TrainingStep(tower, {.group = group, .zero = 2}); }).find("another step"),
@@ -52,7 +52,7 @@ TEST(Sharding, ZeroGradDropsWhatNoPassHasTaken) {
         Tower tower;
         set_tower(tower);
         DistributedDataParallel ddp(tower, group, {.zero = zero});
-        const auto optimizer = zero_redundancy<optim::SGD>(ddp.training_step(), optim::SGDOptions{.lr = 0.1});
+        const auto optimizer = zero_redundancy<optim::SGD>(ddp.training_step(), {.lr = 0.1});
         const data::Batch part = part_of(make_batch(8), group->rank() * 4, 4);
         const auto backward = [&] { cross_entropy(ddp(part.x), part.y).backward(); };
         const auto accumulated = [&] {

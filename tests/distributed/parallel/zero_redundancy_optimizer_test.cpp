@@ -222,7 +222,7 @@ TEST(Zero, SeesParametersThatMovedToOtherMemory) {
   run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
     Net net;
     set_weights(net);
-    const auto zero = zero_redundancy<optim::SGD>(net.parameters(), group, optim::SGDOptions{.lr = 1.0});
+    const auto zero = zero_redundancy<optim::SGD>(net.parameters(), group, {.lr = 1.0});
     Values expected;
     for (const Tensor& parameter : net.parameters()) {
       nn::replace_value(parameter, parameter.clone());
@@ -262,7 +262,7 @@ TEST(Zero, ExplainsWhatIsWrong) {
     says(error_of([&] { zero->load_state(state); }), "unexpected exp_avg_sq.4");
 
     says(
-        error_of([&] { zero_redundancy<optim::Adafactor>(net.parameters(), group, optim::AdafactorOptions{}); }),
+        error_of([&] { zero_redundancy<optim::Adafactor>(net.parameters(), group); }),
         "[ZeroRedundancyOptimizer] Adafactor takes norms or products of whole parameters, of which a rank would have a "
         "part; expected an optimizer that updates each element by itself, such as AdamW, or use Adafactor undivided, "
         "with zero = 0");

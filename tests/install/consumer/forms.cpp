@@ -246,11 +246,34 @@ void names() {
   (void)model;
 }
 
+void communication() {
+  using namespace lockstep;
+  namespace dist = lockstep::distributed;
+  const dist::StorePtr store = dist::make_prefix_store("mine", dist::make_hash_store());
+  store->set("key", "value");
+  const dist::Job job = dist::init({.rank = 0, .world_size = 1, .store = store});
+  dist::ProcessGroup& group = *job.process_group();
+  const Tensor x = ones({2});
+  std::vector<Tensor> blocks{zeros({2})};
+  group.all_gather(blocks, x)->wait();
+  group.gather(blocks, x)->wait();
+  group.gather({zeros({2})}, x, 0)->wait();
+  group.scatter(x, blocks)->wait();
+  group.reduce_scatter(x, blocks)->wait();
+  group.all_to_all({zeros({2})}, {x})->wait();
+  group.all_reduce(ones({2}, {.dtype = kInt64}), dist::ReduceOp::bor)->wait();
+  Net net;
+  const auto adamw = dist::zero_redundancy<optim::AdamW>(net.parameters(), job.process_group(), {.lr = 1e-3});
+  const auto sgd = dist::zero_redundancy<optim::SGD>(net.parameters(), group.new_group({0}));
+  dist::AveragedWeights average(net, 0.99, {.use_buffers = true});
+}
+
 int main() {
   ls::manual_seed(1);
   modules();
   tensors();
   training();
+  communication();
   names();
   std::puts("every form compiles and runs");
 }
