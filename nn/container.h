@@ -162,6 +162,7 @@ class ParameterList : public Module {
 
   /// Adds one more. Throws Error as Parameter does.
   Tensor push_back(Tensor value);
+  Tensor append(Tensor value) { return push_back(std::move(value)); }  ///< PyTorch's name for it
   std::size_t size() const { return elements_.size(); }
   /// A handle on the i-th. Throws Error if there is none.
   Tensor operator[](std::size_t i) const {

@@ -148,7 +148,10 @@ void ZeroRedundancyOptimizer::step() {
   lend();
   local_->step();
   for (const Tensor& share : shares_) share.set_grad({});
-  if (division_) drop_gradients();
+  if (division_) {
+    drop_gradients();
+    ++division_->updates;
+  }
   if (division_ && division_->values_too) {
     if (const auto shards = division_->shards.lock()) shards->on_update();
     return;

@@ -7,7 +7,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr auto bce = binary_cross_entropy_with_logits;
+constexpr Tensor (*bce)(const Tensor&, const Tensor&, const BceWithLogitsOptions&) = binary_cross_entropy_with_logits;
 
 constexpr Reduction kReductions[] = {Reduction::none, Reduction::mean, Reduction::sum};
 

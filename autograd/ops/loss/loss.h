@@ -35,6 +35,11 @@ struct BceWithLogitsOptions {
 /// unless both have the same shape, floating-point dtype and device.
 Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& target,
                                         const BceWithLogitsOptions& options = {});
+/// The same with its options in the order of binary_cross_entropy(); a factor may be undefined.
+inline Tensor binary_cross_entropy_with_logits(const Tensor& input, const Tensor& target, const Tensor& weight,
+                                               Reduction reduction, const Tensor& pos_weight = {}) {
+  return binary_cross_entropy_with_logits(input, target, {reduction, weight, pos_weight});
+}
 
 /// |input - target|; its gradient where they are equal is 0.
 Tensor l1_loss(const Tensor& input, const Tensor& target, Reduction reduction = Reduction::mean);

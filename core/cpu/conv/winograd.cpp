@@ -62,18 +62,17 @@ class Runner {
     stride_ = divide_up(block_rows_ * tile_columns_ + kRoom, kernels_.lanes) * kernels_.lanes;
     elements_point_ = point_stride_for(c.channels * stride_);
     sums_point_ = point_stride_for(panel_rows_ * stride_);
-    weights_ = empty({row_panels_ * panel_});
-    parallel_for(row_panels_, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        transform_weights(c_.weight + i * panel_rows_ * c_.weight_row, c_.weight_row, c_.weight_channel, c_.turned,
-                          rows(i), c_.channels, weights_.data<float>() + i * panel_, point());
-    });
   }
 
   // Tasks are some rows of tiles; with a sink, whole images.
-  void run(const ConvSink* sink) const {
+  void run(const ConvSink* sink) {
+    const std::int64_t all = c_.n * tile_rows_, blocks = divide_up(all, block_rows_);
+    if (!sink && blocks == 1) return run_by_panels(all);
+    weights_ = empty({row_panels_ * panel_});
+    parallel_for(row_panels_, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) transform_panel(i, weights_.data<float>() + i * panel_);
+    });
     if (!sink) {
-      const std::int64_t all = c_.n * tile_rows_, blocks = divide_up(all, block_rows_);
       // As many for each thread, and as long as blocks can be divided.
       const std::int64_t tasks = std::min(blocks, kTasksPerThread * num_threads());
       parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -115,23 +114,53 @@ class Runner {
     float *elements, *sums, *parts, *values;
   };
 
+  // One block. The weights of a panel serve it once, while they are near: those of many channels, whose transforms
+  // would be written to memory and read from there, are more than all there is to compute of a small image.
+  void run_by_panels(std::int64_t tile_rows) const {
+    const Work work(*this, 0);
+    const std::int64_t tasks = std::min<std::int64_t>(c_.channels, kTasksPerThread * num_threads());
+    parallel_for(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor space = zeros({work.tiles.space()});
+      for (std::int64_t c = begin * c_.channels / tasks; c < end * c_.channels / tasks; ++c)
+        work.tiles.elements(0, tile_rows, c, space.data<float>(), work.elements + c * stride_, elements_point_);
+    });
+    parallel_for(row_panels_, 1, [&](std::int64_t begin, std::int64_t end) {
+      const Tensor space = empty({panel_ + kPoints * sums_point_ + kRoom});
+      float* const weights = space.data<float>();
+      for (std::int64_t i = begin; i < end; ++i) {
+        transform_panel(i, weights);
+        panel(i, 0, tile_rows, work.elements, weights, weights + panel_, c_.out);
+      }
+    });
+    compute_again(0, c_.n, c_.out);
+  }
+
+  void transform_panel(std::int64_t i, float* weights) const {
+    transform_weights(c_.weight + i * panel_rows_ * c_.weight_row, c_.weight_row, c_.weight_channel, c_.turned, rows(i),
+                      c_.channels, weights, point());
+  }
+
   std::int64_t point() const { return c_.channels * panel_rows_ + kRoom; }
   std::int64_t rows(std::int64_t panel) const { return std::min(panel_rows_, c_.rows - panel * panel_rows_); }
 
   void block(Work& work, std::int64_t begin, std::int64_t end, float* out) const {
     for (std::int64_t c = 0; c < c_.channels; ++c)
       work.tiles.elements(begin, end, c, work.parts, work.elements + c * stride_, elements_point_);
-    for (std::int64_t i = 0; i < row_panels_; ++i) {
-      multiply(work, i, (end - begin) * tile_columns_);
-      for (std::int64_t r = 0; r < rows(i); ++r) {
-        const std::int64_t row = i * panel_rows_ + r;
-        for (std::int64_t t = begin; t < end; ++t) {
-          const std::int64_t image = t / tile_rows_, y = t % tile_rows_ * kTileSide;
-          if (!results_of_tiles(work.sums + r * stride_ + (t - begin) * tile_columns_, sums_point_,
-                                c_.bias ? c_.bias[row] : 0.0f, c_.relu, std::min(kTileSide, c_.oh - y), c_.ow, c_.ow,
-                                out + image * c_.out_stride + (row * c_.oh + y) * c_.ow))
-            strange_[static_cast<std::size_t>(image)].store(true, std::memory_order_relaxed);
-        }
+    for (std::int64_t i = 0; i < row_panels_; ++i)
+      panel(i, begin, end, work.elements, weights_.data<float>() + i * panel_, work.sums, out);
+  }
+
+  void panel(std::int64_t i, std::int64_t begin, std::int64_t end, const float* elements, const float* weights,
+             float* sums, float* out) const {
+    multiply(i, (end - begin) * tile_columns_, elements, weights, sums);
+    for (std::int64_t r = 0; r < rows(i); ++r) {
+      const std::int64_t row = i * panel_rows_ + r;
+      for (std::int64_t t = begin; t < end; ++t) {
+        const std::int64_t image = t / tile_rows_, y = t % tile_rows_ * kTileSide;
+        if (!results_of_tiles(sums + r * stride_ + (t - begin) * tile_columns_, sums_point_,
+                              c_.bias ? c_.bias[row] : 0.0f, c_.relu, std::min(kTileSide, c_.oh - y), c_.ow, c_.ow,
+                              out + image * c_.out_stride + (row * c_.oh + y) * c_.ow))
+          strange_[static_cast<std::size_t>(image)].store(true, std::memory_order_relaxed);
       }
     }
   }
@@ -143,24 +172,24 @@ class Runner {
         c_.again(image, out + (image - first) * c_.out_stride);
   }
 
-  void multiply(Work& work, std::int64_t panel, std::int64_t tiles) const {
+  void multiply(std::int64_t i, std::int64_t tiles, const float* elements, const float* weights, float* sums) const {
     const std::int64_t inner = gemm_detail::inner_block(c_.channels);
     Tile<float> tile{};
     tile.a_row = 1;
-    tile.a_step = rows(panel);
+    tile.a_step = rows(i);
     tile.b_step = stride_;
     tile.out_stride = stride_;
     tile.alpha = 1;
     for (std::int64_t p = 0; p < kPoints; ++p)
       for (std::int64_t j = 0; j < tiles; j += width_) {
         tile.columns = std::min(width_, tiles - j);
-        tile.out = work.sums + p * sums_point_ + j;
+        tile.out = sums + p * sums_point_ + j;
         const auto kernel = kernels_.table[0][divide_up(tile.columns, kernels_.lanes)][tile.a_step];
         for (std::int64_t k = 0; k < c_.channels; k += inner) {
           tile.k = std::min(inner, c_.channels - k);
           tile.beta = k == 0 ? 0.0f : 1.0f;
-          tile.a = weights_.data<float>() + panel * panel_ + p * point() + k * tile.a_step;
-          tile.b = work.elements + p * elements_point_ + k * stride_ + j;
+          tile.a = weights + p * point() + k * tile.a_step;
+          tile.b = elements + p * elements_point_ + k * stride_ + j;
           kernel(tile);
         }
       }

@@ -47,13 +47,16 @@ bool is_turned(const MicroKernels<T>& kernels, const Gemm<T>& g) {
 
 template <typename T>
 void multiply_turned(const MicroKernels<T>& kernels, const Gemm<T>& g, std::int64_t index) {
-  // With rows of zeros that complete a vector, to transpose it back.
+  // One column is its own transpose. More have rows of zeros that complete a vector, to transpose them back.
+  const bool one_column = g.n == 1 && g.out_stride == 1;
   const std::int64_t lanes = kernels.lanes, whole = g.n / lanes * lanes, padded = divide_up(g.n, lanes) * lanes;
-  Space<T> space(g.m * padded);
-  T* const turned = space.data;
-  std::fill(turned + g.m * g.n, turned + g.m * padded, T(0));
   T* const out = g.out + index * g.out_batch_stride;
-  if (g.beta != T(0)) transpose(kernels, out, g.m, g.n, g.out_stride, turned, g.m);
+  Space<T> space(one_column ? 0 : g.m * padded);
+  T* const turned = one_column ? out : space.data;
+  if (!one_column) {
+    std::fill(turned + g.m * g.n, turned + g.m * padded, T(0));
+    if (g.beta != T(0)) transpose(kernels, out, g.m, g.n, g.out_stride, turned, g.m);
+  }
   Gemm<T> t = g;
   std::swap(t.m, t.n);
   std::swap(t.a, t.b);
@@ -65,6 +68,7 @@ void multiply_turned(const MicroKernels<T>& kernels, const Gemm<T>& g, std::int6
   t.out = turned;
   t.out_stride = t.n;
   Product<T>(kernels, t, 0).run();
+  if (one_column) return;
   if (whole > 0) kernels.pack_columns(turned, g.m, g.m, whole, out, g.out_stride);
   if (whole < g.n) kernels.turn_narrow(turned + whole * g.m, g.m, g.m, g.n - whole, out + whole, g.out_stride);
 }

@@ -78,6 +78,7 @@ struct Division : std::enable_shared_from_this<Division> {
   std::vector<Unit> units;
   std::vector<bool> has_gradient;         ///< by trained parameter
   int optimizers = 0;                     ///< that know of the division, and live
+  std::int64_t updates = 0;               ///< steps of optimizers
   std::weak_ptr<ParameterShards> shards;  ///< while there are some
 
   bool has(const Tensor& parameter) const;

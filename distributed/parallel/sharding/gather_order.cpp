@@ -166,7 +166,7 @@ void ParameterShards::begin_step(std::int64_t passes) {
     return static_cast<std::int64_t>(sum.value());
   };
   static const OperationLabel label("passes of a step");
-  std::vector told{std::array{passes, hash(lists_[0]), hash(lists_[1])}};
+  std::vector told{std::array{passes, hash(lists_[0]), hash(lists_[1]), division_->updates}};
   if (division_->world > 1) {
     const LabelScope scope(label);
     told = all_gather_integers(told.front(), *group_);
@@ -175,7 +175,11 @@ void ParameterShards::begin_step(std::int64_t passes) {
   int leader = 0;
   bool differ = false;
   for (std::size_t r = 0; r < told.size(); ++r) {
-    const auto [theirs, forward, backward] = told[r];
+    const auto [theirs, forward, backward, updates] = told[r];
+    LOCKSTEP_CHECK(updates == told[0][3],
+                   "[TrainingStep] optimizers have stepped {} times on rank {} and {} times on rank 0; each rank "
+                   "updates its share of the parameters (zero = 3), so all must step alike",
+                   updates, r, told[0][3]);
     if (theirs > most) leader = static_cast<int>(r);
     most = std::max(most, theirs);
     least = std::min(least, theirs);

@@ -47,6 +47,18 @@ TEST(ShardingReads, LossesThatCountNothingAreAnErrorWithoutASampleToo) {
     EXPECT_NE(error.find("losses of this batch count 0"), std::string::npos) << error;
 }
 
+TEST(ShardingReads, AnOptimizerStepThatOneRankLeavesOutIsNamed) {
+  lockstep::testing::run_ranks(2, Link::in_process, [&](ProcessGroup& group) {
+    Tower tower(7, /*depth=*/2);
+    TrainingStep step(tower, {.group = group.shared_from_this(), .zero = 3});
+    const auto optimizer = make_adamw(step);
+    step(make_batch(4), tower_loss);
+    if (group.rank() == 0) optimizer->step();
+    const std::string error = error_of([&] { step(make_batch(4), tower_loss); });
+    EXPECT_NE(error.find("stepped 0 times on rank 1 and 1 times on rank 0"), std::string::npos) << error;
+  });
+}
+
 // Its last gather would meet none of the other's, which waits for its gradients.
 TEST(ShardingReads, ABlockThatOneRankReadsOnceMoreIsNamed) {
   const auto errors = errors_of_step(4, /*goes_on=*/false, [](Tower& tower, int rank) {

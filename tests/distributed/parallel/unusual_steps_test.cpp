@@ -40,6 +40,45 @@ TEST(UnusualSteps, AnExceptionInBackwardLeavesTheNextPassWhole) {
   });
 }
 
+// On rank 1 the step's third loss throws, and `then` is what the program does about it.
+std::vector<std::string> errors_after(const std::function<void(DistributedDataParallel&, const data::Batch&)>& then) {
+  return lockstep::testing::errors_of_ranks(2, Link::shm, Milliseconds(2'000), [&](ProcessGroup& group) {
+    Net net;
+    set_weights(net);
+    DistributedDataParallel ddp(net, ProcessGroupPtr(ProcessGroupPtr(), &group));
+    const data::Batch batch = make_batch(8);
+    for (int i = 0; i < 5; ++i) {
+      try {
+        ddp.step(batch, [&](const data::Batch& part) {
+          if (i == 2 && group.rank() == 1) throw std::runtime_error("out of milk");
+          return mean_loss(net, part);
+        });
+      } catch (const std::runtime_error& error) {
+        if (std::string(error.what()) != "out of milk") throw;
+        return then(ddp, batch);
+      }
+    }
+  });
+}
+
+TEST(UnusualSteps, AnExceptionThatOneRankCatchesIsNamedOnTheOthers) {
+  const std::string cause = "rank 1 ended a step with an exception, which the program has caught: out of milk; ";
+  const auto has = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  using Ddp = DistributedDataParallel;
+  const auto leave = [](Ddp&, const data::Batch&) {};
+  const auto go_on = [](Ddp& ddp, const data::Batch& batch) {
+    ddp.step(batch, [&](const data::Batch& part) { return mean_loss(ddp.module(), part); });
+  };
+  const auto take_another_step = [](Ddp& ddp, const data::Batch& batch) {
+    ddp.join_step(batch, [&](const data::Batch& part) { return mean_loss(ddp.module(), part); });
+  };
+  has(errors_after(leave)[0], cause + "then left the group");
+  for (const std::string& error : errors_after(go_on)) has(error, cause);
+  for (const std::string& error : errors_after(take_another_step)) has(error, cause);
+}
+
 TEST(UnusualSteps, TakesModulesOfAnyArguments) {
   struct Pair : nn::ModuleOf<Pair> {
     nn::Linear left{this, "left", kFeatures, kClasses}, right{this, "right", kFeatures, kClasses};
