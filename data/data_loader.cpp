@@ -145,7 +145,7 @@ struct Epoch::Impl {
       lock.unlock();
       Slot result;
       try {
-        const WantedUntil wanted(stopping);
+        const WantedUntil wanted(*dataset, stopping);
         result.batch = make_batch(step);
       } catch (const Unwanted&) {
       } catch (...) {

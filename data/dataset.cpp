@@ -207,7 +207,7 @@ std::vector<Batch> MapDataset::get_samples(std::span<const std::int64_t> indices
   check_indices(indices, size(), "MapDataset");
   std::vector<Batch> samples;
   for (const std::int64_t index : indices) {
-    WantedUntil::check();
+    WantedUntil::check(*this);
     std::optional<RandomKeyGuard> key;
     if (sample_step) {
       const auto number = static_cast<std::uint64_t>(index);

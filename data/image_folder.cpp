@@ -114,7 +114,7 @@ Batch ImageFolder::get_batch(std::span<const std::int64_t> indices) const {
   std::int64_t* y = batch.y.data<std::int64_t>();
   const std::int64_t pixels = options_.height * options_.width;
   for (const std::int64_t index : indices) {
-    WantedUntil::check();
+    WantedUntil::check(*this);
     const Sample& sample = samples_[static_cast<std::size_t>(index)];
     const Image image = load(sample.path);
     for (std::int64_t c = 0; c < channels; ++c, x += pixels) {

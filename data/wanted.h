@@ -10,22 +10,28 @@ namespace lockstep::data {
 /// Thrown where a batch that nobody wants any more is given up.
 struct Unwanted {};
 
-/// While it lives, check_wanted() on this thread throws Unwanted once `stopping` is true: data sets that make samples
-/// one by one need not make the rest of a batch.
+class Dataset;
+
+/// While it lives, check() on this thread throws Unwanted once `stopping` is true: a data set that makes samples one by
+/// one need not make the rest of a batch. For the set that a loader reads alone, and not for one that a program's own
+/// calls, whose code would see the exception.
 class WantedUntil {
  public:
-  explicit WantedUntil(const std::atomic<bool>& stopping) : outer_(std::exchange(current_, &stopping)) {}
+  WantedUntil(const Dataset& set, const std::atomic<bool>& stopping)
+      : set_(set), stopping_(stopping), outer_(std::exchange(current_, this)) {}
   ~WantedUntil() { current_ = outer_; }
   WantedUntil(const WantedUntil&) = delete;
   WantedUntil& operator=(const WantedUntil&) = delete;
 
-  static void check() {
-    if (current_ && *current_) throw Unwanted();
+  static void check(const Dataset& set) {
+    if (current_ && &current_->set_ == &set && current_->stopping_) throw Unwanted();
   }
 
  private:
-  static inline thread_local const std::atomic<bool>* current_ = nullptr;
-  const std::atomic<bool>* outer_;
+  static inline thread_local const WantedUntil* current_ = nullptr;
+  const Dataset& set_;
+  const std::atomic<bool>& stopping_;
+  const WantedUntil* outer_;
 };
 
 }  // namespace lockstep::data

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "lockstep/core/check.h"
 
@@ -336,6 +337,14 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     const auto& state = observations[static_cast<std::size_t>(r)].state;
     if (state && state->trouble.starts_with(kInPart))
       causes = fmt::format("rank {} says: {}", job_rank(r), state->trouble);
+  }
+  // Or all wait, in different groups: one has left out a call, or made one more.
+  const bool all_wait = std::ranges::all_of(observations, [](const Observation& seen) {
+    return seen.answered && (seen.state->running || !seen.state->elsewhere.empty());
+  });
+  if (causes.empty() && all_wait && groups.size() > 1 && worst == Verdict::in_place) {
+    causes = "ranks wait for each other in different calls: " + std::exchange(waiting, "");
+    remedies = kSameCalls;
   }
   // Or two ranks do not meet point to point, say: what the other one does is all there is.
   if (causes.empty() && failure.peer >= 0 && failure.peer < world)

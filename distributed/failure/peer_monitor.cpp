@@ -110,10 +110,15 @@ void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64
 
 void PeerMonitor::collective_ended() {
   if (parent_) parent_->part_ended(*this);
-  const std::lock_guard lock(mutex_);
-  state_.running = false;
-  state_.since_ms = PeerState::now_ms();
-  ++changes_;
+  bool is_past = false;
+  {
+    const std::lock_guard lock(mutex_);
+    state_.running = false;
+    state_.since_ms = PeerState::now_ms();
+    ++changes_;
+    is_past = !state_.exception.empty() && state_.called > exception_until_;
+  }
+  if (is_past) forget_exception();
 }
 
 void PeerMonitor::point_to_point_started(const OperationInfo& operation) {
@@ -130,11 +135,23 @@ void PeerMonitor::set_step(std::int64_t step) {
   ++changes_;
 }
 
-void PeerMonitor::set_exception(std::string_view what) {
-  if (parent_) parent_->set_exception(what);
+void PeerMonitor::set_exception(std::string_view what, std::uint64_t next) {
+  if (parent_) parent_->set_exception(what, parent_->begun());
   const std::lock_guard lock(mutex_);
   state_.exception = what;
+  exception_until_ = next;
   ++changes_;
+}
+
+void PeerMonitor::forget_exception() {
+  if (parent_) parent_->forget_exception();
+  const std::lock_guard lock(mutex_);
+  state_.exception.clear();
+}
+
+std::uint64_t PeerMonitor::begun() const {
+  const std::lock_guard lock(mutex_);
+  return state_.called;
 }
 
 void PeerMonitor::set_ended_by(std::string_view reason) {

@@ -55,8 +55,9 @@ class PeerMonitor {
   void collective_ended();
   void point_to_point_started(const OperationInfo& operation);
   void set_step(std::int64_t step);
-  /// What this rank's last step ended with; empty: it ended well.
-  void set_exception(std::string_view what);
+  /// What a step of this rank has ended with; forgotten when collective `next` of this group, or a later one, has
+  /// ended.
+  void set_exception(std::string_view what, std::uint64_t next);
   /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
   void set_ended_by(std::string_view reason);
 
@@ -100,6 +101,8 @@ class PeerMonitor {
   int rank_in(const std::string& text) const;
   void part_started(const PeerMonitor& part, const OperationInfo& operation);
   void part_ended(const PeerMonitor& part);
+  void forget_exception();
+  std::uint64_t begun() const;
   PeerState own_state() const;
   void publish_if_changed(Milliseconds timeout);
   static std::string rank_key(const char* prefix, int rank);
@@ -127,6 +130,7 @@ class PeerMonitor {
   std::array<std::optional<Call>, kCalls> calls_;  // the last ones, by number
   OperationInfo point_to_point_;
   bool has_point_to_point_ = false;
+  std::uint64_t exception_until_ = 0;          // the collective that ends the memory of state_.exception
   OperationInfo elsewhere_;                    // of a group that was split from this one
   const PeerMonitor* elsewhere_of_ = nullptr;  // that group's; null: this rank is in none
   std::uint64_t changes_ = 1;                  // of state_

@@ -81,11 +81,14 @@ void process_end::remove(PeerMonitor& monitor) {
   std::erase(registry().monitors, &monitor);
 }
 
-std::string unwinding_reason() {
+std::string unwinding_message() {
   const LastError last = last_error();
-  if (last.message.empty() || std::chrono::steady_clock::now() - last.when > kAMoment)
-    return "threw an exception; what it says stands in its own stderr";
-  return "threw: " + one_line(last.message);
+  return std::chrono::steady_clock::now() - last.when > kAMoment ? "" : one_line(last.message);
+}
+
+std::string unwinding_reason() {
+  const std::string message = unwinding_message();
+  return message.empty() ? "threw an exception; what it says stands in its own stderr" : "threw: " + message;
 }
 
 }  // namespace lockstep::distributed

@@ -16,8 +16,10 @@ void remove(PeerMonitor& monitor);
 
 }  // namespace process_end
 
-/// While an exception unwinds the stack: "threw: ..." with the message of the lockstep::Error that this thread made
-/// last, if that was a moment ago; of other types nothing is known here.
+/// While an exception unwinds the stack: the message of the lockstep::Error that this thread made last, on one line, if
+/// that was a moment ago; of other types nothing is known here, and it is empty.
+std::string unwinding_message();
+/// The same as "threw: ...".
 std::string unwinding_reason();
 
 }  // namespace lockstep::distributed

@@ -135,7 +135,7 @@ struct Operation {
   /// What it is for, and in which training step; see OperationLabel and ProcessGroup::set_step().
   OperationLabel label = {};
   std::int64_t step = -1;  ///< -1: the program does not say
-  /// Collectives under different ones of these numbers are different calls; -1: none. See ProcessGroup::set_step().
+  /// Collectives under different ones are different calls; -1: unchecked. See ProcessGroup::set_step().
   std::int64_t checked_step = -1;
 };
 

@@ -25,7 +25,7 @@ void DistributedDataParallel::join(const std::function<void()>& loop, const std:
 }
 
 void DistributedDataParallel::forward_by(const std::function<bool()>& compute) {
-  process_group().attempt([&] { step_.ranks_->forward(compute, std::nullopt); });
+  step_.ranks_->forward(compute, std::nullopt);
 }
 
 NoSync DistributedDataParallel::no_sync() {

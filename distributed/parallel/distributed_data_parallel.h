@@ -74,8 +74,9 @@ class DistributedDataParallel {
   void join(const std::function<void()>& loop, const std::function<void()>& keep_up = nullptr);
 
   /// While the returned guard lives, backward() only accumulates locally. The first backward() after it averages the
-  /// sum. A step(), which begins by clearing the gradients, is one of this rank alone meanwhile (local SGD), and
-  /// nothing of it is left to the next; to average over several batches, give step() all of them and `accumulate`.
+  /// sum. A step(), which begins by clearing the gradients, averages nothing meanwhile (local SGD; all ranks must
+  /// make as many, for they agree on batches and count losses together), and nothing of it is left to the next; to
+  /// average over several batches, give step() all of them and `accumulate`.
   [[nodiscard]] NoSync no_sync();
 
   nn::Module& module() { return step_.module(); }  ///< the one that it was made with

@@ -21,7 +21,7 @@ void average_parameters(nn::Module& module, ProcessGroup& group) {
   for (nn::NamedTensor& parameter : module.named_parameters())
     if (parameter.tensor.requires_grad()) averaged.parameters.push_back(std::move(parameter));
   const NoGradGuard values_only;
-  check_agreement(averaged, {}, group);
+  check_agreement(averaged, {}, group, "average_parameters");
   static const OperationLabel label("average of parameters");
   const LabelScope scope(label);
   all_reduce_coalesced(averaged.tensors(), group, ReduceOp::avg);

@@ -69,7 +69,7 @@ std::optional<Tensor> TrainingStep::join(const data::Batch& own, const LossFunct
 }
 
 Tensor TrainingStep::forward(Tensor x) {
-  if (ranks_) return ranks_->group().attempt([&] { return ranks_->forward(std::move(x)); });
+  if (ranks_) return ranks_->forward(std::move(x));
   return devices_->forward(x, count_step());
 }
 

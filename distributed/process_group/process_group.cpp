@@ -63,7 +63,11 @@ ProcessGroup::~ProcessGroup() {
   }
   // The others need not wait for operations that an exception has taken this rank away from. But what all ranks have
   // just done together, and found to be an error, say, they shall come to the end of.
-  if (failure_ && std::uncaught_exceptions() > 0) {
+  if (failure_ && std::uncaught_exceptions() > 0 && parent_) {
+    // Which perhaps stays within the group's scope on all ranks alike, and the job goes on.
+    const std::string message = unwinding_message();
+    remember_exception(message.empty() ? "what it says is not known here" : message);
+  } else if (failure_ && std::uncaught_exceptions() > 0) {
     const std::string reason = unwinding_reason();
     const PeerMonitor* monitor = failure_->monitor();
     if (monitor && !failed() && monitor->since_last_collective() < kTogether) std::this_thread::sleep_for(kTogether);
@@ -259,23 +263,16 @@ void ProcessGroup::set_step(std::int64_t step, bool checked) {
   if (step_checked_ && !checked && step >= 0) return;
   step_ = step;
   step_checked_ = checked && step >= 0;
-  checked_step_ = step_checked_ ? step : -1;
   if (PeerMonitor* monitor = failure_ ? failure_->monitor() : nullptr) monitor->set_step(step);
-}
-
-void ProcessGroup::set_step_of_call(std::int64_t step, std::int64_t call) {
-  if (step_checked_) return;
-  set_step(step);
-  checked_step_ = call;
 }
 
 void ProcessGroup::remember_exception(std::string_view what) {
   PeerMonitor* const monitor = failure_ ? failure_->monitor() : nullptr;
   if (!monitor || failed()) return;
-  remembers_exception_ = !what.empty();
   std::string line(what.substr(0, kLongestException));
   std::ranges::replace(line, '\n', ' ');
-  monitor->set_exception(line);
+  const std::lock_guard lock(issue_mutex_);
+  monitor->set_exception(line, collectives_);
 }
 
 WorkPtr ProcessGroup::issue(Operation operation) {
@@ -287,7 +284,7 @@ WorkPtr ProcessGroup::issue(Operation operation) {
     if (const std::exception_ptr ended = end_of_one()) std::rethrow_exception(ended);
   operation.label = LabelScope::current();
   operation.step = step_;
-  operation.checked_step = checked_step_;
+  operation.checked_step = step_checked_ ? operation.step : -1;
   if (!is_point_to_point(operation.kind)) Rank0Only::check_outside(operation, rank());
   // Here, with all of the caller's threads, and not on the executor's.
   if (operation.input.defined()) operation.input.storage()->settle();

@@ -174,19 +174,14 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   /// steps are told so, as if they had called different ones; for loops in which all ranks number steps alike. A
   /// checked number stays until the next one or -1.
   void set_step(std::int64_t step, bool checked = false);
-  /// The same, unless a checked number stands, for loops in which ranks number steps as they like: what they must agree
-  /// on instead is `call`, a count of the calls that are steps of all ranks.
-  void set_step_of_call(std::int64_t step, std::int64_t call);
   std::int64_t step() const { return step_; }  ///< that set_step() named last
 
-  /// What this rank's last step ended with, where attempt() cannot see it; empty: it ended well.
+  /// What a step of this rank has ended with, which the program may catch. Where other ranks then wait for this one,
+  /// the report of their failure says what it was; it is forgotten when a collective that is issued later ends well.
   void remember_exception(std::string_view what);
-  /// Returns body(). What it throws is remembered until such a body ends well: where other ranks wait for this one,
-  /// which has caught it and gone on or left, the report of their failure says what it was. For steps, which run the
-  /// program's code between collectives.
+  /// Returns body(), and remembers what it throws. For steps, which run the program's code between collectives.
   template <typename Body>
   decltype(auto) attempt(Body&& body) {
-    const Attempt attempt(*this);
     try {
       return std::forward<Body>(body)();
     } catch (const std::exception& error) {
@@ -226,20 +221,6 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   const std::shared_ptr<GroupFailure>& failure() const { return failure_; }
 
  private:
-  /// Forgets what an earlier one ended with, unless it ends by an exception.
-  class Attempt {
-   public:
-    explicit Attempt(ProcessGroup& group) : group_(group), exceptions_(std::uncaught_exceptions()) {}
-    ~Attempt() {
-      if (std::uncaught_exceptions() == exceptions_ && group_.remembers_exception_) group_.remember_exception("");
-    }
-    Attempt(const Attempt&) = delete;
-    Attempt& operator=(const Attempt&) = delete;
-
-   private:
-    ProcessGroup& group_;
-    int exceptions_;
-  };
   Executor& executor_of(const Tensor& tensor = {}) const;
   void abort_executors();
   std::exception_ptr end_of_one() const;
@@ -275,9 +256,7 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::mutex issue_mutex_;          // keeps numbers in the order of launch
   std::uint64_t collectives_ = 0;
   std::atomic<std::int64_t> step_ = -1;
-  std::atomic<bool> step_checked_ = false;  // by set_step(step, true)
-  std::atomic<std::int64_t> checked_step_ = -1;
-  std::atomic<bool> remembers_exception_ = false;
+  std::atomic<bool> step_checked_ = false;
   std::vector<std::uint64_t> sends_;  // by peer
   std::vector<std::uint64_t> recvs_;
   std::vector<std::uint64_t> exchanges_;

@@ -7,6 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/process_group/all_gather_integers.h"
+#include "lockstep/distributed/process_group/disagreement.h"
 #include "lockstep/distributed/process_group/executor.h"
 #include "lockstep/distributed/store/prefix_store.h"
 
@@ -58,6 +59,13 @@ ProcessGroupPtr ProcessGroup::new_group(const std::vector<int>& ranks) {
     named[static_cast<std::size_t>(r)] = true;
     if (r == rank()) place = static_cast<int>(i);
   }
+  std::string list;
+  for (const int r : ranks) list += (list.empty() ? "" : ", ") + std::to_string(r);
+  if (const auto found = find_disagreement(list, *this))
+    throw Error(
+        fmt::format("[new_group] rank(s) {} were given other ranks than rank 0: {} on rank {}, and {} on rank 0; "
+                    "give all ranks the same list, or call split(), which makes several groups at once",
+                    found->ranks, found->of_other, found->other, found->of_rank0));
   return split(place < 0 ? -1 : 0, place);
 }
 

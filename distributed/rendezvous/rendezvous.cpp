@@ -42,10 +42,11 @@ void find_place(Rendezvous& found, const Url& url, const RendezvousOptions& opti
     if (launcher.rank) others = fmt::format(" (RANK is {})", *launcher.rank);
     if (launcher.world_size) others = fmt::format(" (WORLD_SIZE is {})", *launcher.world_size);
     LOCKSTEP_CHECK(variable,
-                   "[rendezvous] {} is not known: set the environment variable {}{}, or start the program with "
+                   "[rendezvous] {} is not known: set the environment variable {}{} or the option InitOptions::{}, or "
+                   "start the program with "
                    "lockstep-run; expected {}{}",
                    key, variable_name,
-                   url.scheme == "env" ? std::string() : fmt::format(" or add ?{}=N to '{}'", key, options.url),
+                   url.scheme == "env" ? std::string() : fmt::format(" or add ?{}=N to '{}'", key, options.url), key,
                    key == "rank" ? "this process's number in the job, from 0" : "the number of the job's processes",
                    others);
     return *variable;

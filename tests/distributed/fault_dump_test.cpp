@@ -38,7 +38,7 @@ TEST(Dumps, AfterACrashAndOnTheRanksThatFailWithIt) {
   Job job("segv", 1, "env://", environment);
   job.wait_until_ready();
   EXPECT_EQ(job[1].status(kEnough), 128 + SIGSEGV) << "the signal keeps its effect";
-  EXPECT_NE(job[1].err().find(" SIGSEGV at step 5 after all_reduce #16 (bucket 0: "), std::string::npos)
+  EXPECT_NE(job[1].err().find(" SIGSEGV at step 5 after all_reduce #17 (bucket 0: "), std::string::npos)
       << job[1].err();
   for (Worker* survivor : job.survivors()) EXPECT_EQ(survivor->status(kEnough), 3);
 
@@ -65,7 +65,7 @@ TEST(Dumps, OnRequestWhileTheJobGoesOn) {
   ASSERT_EQ(job[1].line("phase", kEnough), "slow");
   job[1].signal(SIGUSR1);
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job[r].status(kEnough), 0) << job[r].err();
-  EXPECT_NE(job[1].err().find(" SIGUSR1 at step 5 after all_reduce #16"), std::string::npos) << job[1].err();
+  EXPECT_NE(job[1].err().find(" SIGUSR1 at step 5 after all_reduce #17"), std::string::npos) << job[1].err();
   EXPECT_TRUE(dump_of(folder.text(), 1).starts_with("{\"dump\":\"SIGUSR1\",\"rank\":1,"));
   EXPECT_EQ(dump_of(folder.text(), 0), "") << "nobody asked rank 0";
 }
@@ -79,7 +79,7 @@ TEST(Dumps, OnRequestWithoutAFolder) {
   ASSERT_EQ(job[1].line("phase", kEnough), "slow");
   job[1].signal(SIGUSR1);
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(job[r].status(kEnough), 0) << job[r].err();
-  EXPECT_NE(job[1].err().find(" SIGUSR1 at step 5 after all_reduce #16"), std::string::npos) << job[1].err();
+  EXPECT_NE(job[1].err().find(" SIGUSR1 at step 5 after all_reduce #17"), std::string::npos) << job[1].err();
 }
 
 // The signal ends a program that has no handler for it.

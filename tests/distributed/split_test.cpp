@@ -57,6 +57,9 @@ TEST_P(Split, RanksOfOneColorAreAGroupInTheOrderOfTheirKeys) {
     }
     EXPECT_NE(error_of([&] { job.new_group({0, 0}); }).find("rank 0 is named twice"), std::string::npos);
     EXPECT_NE(error_of([&] { job.new_group({world}); }).find("expected 0 to"), std::string::npos);
+    if (world == 1) return;
+    const std::string error = error_of([&] { job.new_group({job.rank() % 2}); });
+    EXPECT_NE(error.find("were given other ranks than rank 0: 1 on rank 1, and 0 on rank 0"), std::string::npos);
     EXPECT_EQ(sum_of(job, 1.0), world);
   });
 }
@@ -270,6 +273,20 @@ TEST_P(SplitFailure, OfADeadlineNamesTheJobsRanks) {
 }
 
 // Noticed early by the group's own monitor, which compares what its ranks have called.
+// Thrown and caught by all ranks, it is nothing that the job must end for.
+TEST_P(SplitFailure, AnExceptionMayLeaveTheScopeOfAGroup) {
+  run_ranks(2, GetParam(), [](ProcessGroup& job) {
+    for (int i = 0; i < 2; ++i) try {
+        const ProcessGroupPtr group = job.split(0);
+        group->barrier()->wait();
+        throw Error("out of milk");
+      } catch (const Error& error) {
+        EXPECT_EQ(std::string(error.what()), "out of milk");
+      }
+    job.barrier()->wait();
+  });
+}
+
 TEST_P(SplitFailure, OfDifferentCallsIsNoticedAndToldEverywhere) {
   const auto start = std::chrono::steady_clock::now();
   const auto errors = errors_in_pairs(GetParam(), Milliseconds(8'000), [](ProcessGroup& job, ProcessGroup& pair) {

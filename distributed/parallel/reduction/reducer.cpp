@@ -1,12 +1,14 @@
 #include "lockstep/distributed/parallel/reduction/reducer.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/failure/flight_recorder.h"
+#include "lockstep/distributed/failure/process_end.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 #include "lockstep/distributed/parallel/reduction/unused_warning.h"
 
@@ -72,7 +74,13 @@ class Reducer::PassOfBackward {
  public:
   explicit PassOfBackward(Reducer& reducer) : reducer_(&reducer) {}
   ~PassOfBackward() {
-    if (reducer_) reducer_->abandon_pass();
+    if (!reducer_) return;
+    reducer_->abandon_pass();
+    try {
+      const std::string message = unwinding_message();
+      reducer_->group_->remember_exception(message.empty() ? "what it says is not known here" : message);
+    } catch (const std::bad_alloc&) {  // which was perhaps the exception
+    }
   }
   PassOfBackward(const PassOfBackward&) = delete;
   PassOfBackward& operator=(const PassOfBackward&) = delete;

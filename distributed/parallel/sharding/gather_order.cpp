@@ -148,13 +148,15 @@ void ParameterShards::begin_step(std::int64_t passes) {
   const nn::NamedTensor* const other = recast();
   LOCKSTEP_CHECK(
       !other,
-      "[TrainingStep] parameter '{}' was moved or cast, to {} on {}, after the step had divided it; move or cast "
-      "the model first, then make the step and its optimizer",
-      other->name, name(other->tensor.dtype()), to_string(other->tensor.device()));
+      "[TrainingStep] parameter '{}' was moved, cast or replaced, and is {} {} on {}, after the step had divided it; "
+      "change the model first, then make the step and its optimizer",
+      other->name, name(other->tensor.dtype()), to_string(other->tensor.sizes()), to_string(other->tensor.device()));
+  if (std::exchange(stays_whole_, false)) divide();  // it has been changed back
   LOCKSTEP_CHECK(whole_ == 0,
                  "[TrainingStep] a step was made while whole_parameters() are held; let go of them before");
   closing_ = false;
   drop_all(true);
+  check_not_replaced();
   if (near_) near_->set_step(steps_, /*checked=*/true);
   group_->set_step(steps_++, /*checked=*/true);
   exchange_blocks();
@@ -226,6 +228,7 @@ void ParameterShards::end_step() {
 }
 
 void ParameterShards::begin_forward() {
+  check_not_replaced();
   exchange_blocks();
   if (phase_ == Phase::apart) phase_ = Phase::reading;
   closing_ = false;

@@ -217,6 +217,8 @@ void ParameterShards::make_absent(std::size_t unit) {
       TensorImpl& impl = *parameter.impl();
       impl.storage = absent->add_result(parameter.sizes(), division_->flats[f].options).storage();
       impl.offset = 0;
+      impl.strides = contiguous_strides(impl.sizes);
+      impl.contiguous = true;
       while (impl.storage->version() < old->version()) impl.storage->bump_version();
     }
 }
@@ -284,6 +286,7 @@ void ParameterShards::on_gradient(std::size_t unit) {
 
 void ParameterShards::make_whole() {
   LOCKSTEP_CHECK(!in_step(), "[TrainingStep] whole_parameters() was called in a step");
+  if (std::exchange(stays_whole_, false)) return;  // of which this call is the owner
   if (whole_ == 0) drop_all(true);
   if (whole_++ > 0) return;
   for (std::size_t u = 0; u < states_.size(); ++u) settle(u);
@@ -294,7 +297,8 @@ void ParameterShards::divide() {
     --whole_;
     return;
   }
-  if (recast()) return;  // it stays whole, and the next step says so
+  stays_whole_ = recast() != nullptr;
+  if (stays_whole_) return;  // the next step says so
   const NoGradGuard no_grad;
   visit_own([](const Tensor& parameter, std::int64_t begin, const Tensor& values) {
     copy_values(elements_of(as_contiguous(parameter.detach()), begin, values.numel()), values);
@@ -305,14 +309,27 @@ void ParameterShards::divide() {
   blocks_changed_ = true;
 }
 
-// A parameter that was moved or cast while it was whole, and does not fit into its parts.
+// A parameter that was moved, cast or replaced while it was whole, and does not fit into its parts.
 const nn::NamedTensor* ParameterShards::recast() const {
   for (const Flat& flat : division_->flats)
-    for (const std::size_t p : flat.members) {
-      const nn::NamedTensor& each = division_->parameters[p];
-      if (each.tensor.dtype() != flat.options.dtype || each.tensor.device() != flat.options.device) return &each;
+    for (std::size_t m = 0; m < flat.members.size(); ++m) {
+      const nn::NamedTensor& each = division_->parameters[flat.members[m]];
+      if (each.tensor.dtype() != flat.options.dtype || each.tensor.device() != flat.options.device ||
+          each.tensor.numel() != flat.offsets[m + 1] - flat.offsets[m])
+        return &each;
     }
   return nullptr;
+}
+
+// A parameter that was given another value while its own were divided: nobody would see it.
+void ParameterShards::check_not_replaced() const {
+  for (std::size_t u = 0; u < states_.size() && whole_ == 0; ++u)
+    for (const std::size_t f : division_->units[u].flats)
+      for (const std::size_t p : division_->flats[f].members)
+        LOCKSTEP_CHECK(states_[u].whole || division_->parameters[p].tensor.storage()->is_pending(),
+                       "[TrainingStep] parameter '{}' was replaced while its values were divided over {} ranks; hold "
+                       "the step's whole_parameters() on all ranks to change it",
+                       division_->parameters[p].name, division_->world);
 }
 
 void ParameterShards::visit_own(

@@ -135,6 +135,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void close();
   void close_after_backward();
   const nn::NamedTensor* recast() const;
+  void check_not_replaced() const;
   void on_call(std::size_t unit);
   void on_gradient(std::size_t unit);
   void agree_on_lists();
@@ -157,9 +158,10 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   bool repeated_ = false;              // a unit was read behind its place
   Phase phase_ = Phase::apart;
   bool plays_last_ = false;
-  bool closing_ = false;  // at the end of this backward
-  WorkPtr end_;           // of the last pass, see Note [Gathered parameters]
-  int whole_ = 0;         // calls of make_whole() without divide()
+  bool closing_ = false;      // at the end of this backward
+  WorkPtr end_;               // of the last pass, see Note [Gathered parameters]
+  int whole_ = 0;             // calls of make_whole() without divide()
+  bool stays_whole_ = false;  // behind the last divide(), which found a parameter that does not fit
   std::vector<std::function<void()>> written_when_divided_;
   static constexpr std::int64_t kListen = -1, kBackward = -2, kEnd = -3;
   std::optional<int> leader_;     // of a first step with different numbers of passes

@@ -61,7 +61,7 @@ std::string first_difference(const std::string& here, const std::string& there) 
   }
 }
 
-void compare(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group) {
+void compare(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group, const char* who) {
   static const OperationLabel label("comparison of the modules");
   const LabelScope scope(label);
   struct Compared {
@@ -76,15 +76,16 @@ void compare(const SharedState& state, const TrainingStepOptions& options, Proce
       const std::string detail = found->of_rank0 == text ? ""
                                                          : fmt::format("; on rank {}, {}", group.rank(),
                                                                        first_difference(text, found->of_rank0));
-      throw Error(fmt::format("[DistributedDataParallel] the {} of rank(s) {} differs from rank 0's{}; {}", what,
-                              found->ranks, detail, remedy));
+      throw Error(fmt::format("[{}] the {} of rank(s) {} differs from rank 0's{}; {}", who, what, found->ranks, detail,
+                              remedy));
     }
 }
 
 }  // namespace
 
-void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group) {
-  compare(state, options, group);
+void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group,
+                     const char* who) {
+  compare(state, options, group, who);
   for (const auto& [name, tensor] : state.parameters)
     LOCKSTEP_CHECK(!is_lost(tensor),
                    "[TrainingStep] the values of parameter '{}' were divided over ranks by a step that is gone (zero = "

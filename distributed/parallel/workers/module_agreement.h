@@ -13,7 +13,8 @@ namespace lockstep::distributed {
 /// the same order, and they were given the same options, as far as they decide what the ranks send each other. The
 /// message names the ranks that differ from rank 0 and, on those, the first difference. Parameters whose values are
 /// lost with a step that has divided them are an Error on all ranks too.
-void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group);
+void check_agreement(const SharedState& state, const TrainingStepOptions& options, ProcessGroup& group,
+                     const char* who = "DistributedDataParallel");
 
 /// The parameters that did not require gradients when a step was made. Nobody would reduce their gradients.
 class FrozenParameters {

@@ -178,10 +178,7 @@ Tensor Ranks::step(const data::Batch& part, std::uint64_t step, const LossFuncti
   frozen_.check();
   if (division_) check_optimizer();
   // In lockstep mode every call is a step of all ranks; else no_sync() may make several of one.
-  if (sums_)
-    group_->set_step(static_cast<std::int64_t>(step), /*checked=*/true);
-  else
-    group_->set_step_of_call(static_cast<std::int64_t>(step), reducer_->synchronize() ? ++calls_ : calls_);
+  group_->set_step(static_cast<std::int64_t>(step), /*checked=*/sums_ != nullptr);
   reducer_->clear_gradients();
   for (const Tensor& own : shared_.own_parameters) own.set_grad({});
   share_buffers(std::exchange(buffers_root_, 0));
@@ -299,18 +296,24 @@ void Ranks::forward(const std::function<bool()>& compute, std::optional<std::int
     if (joining_) announce(*samples);
     share_buffers(joining_ ? join_step_.first : 0);
   }
-  if (!shards_) {
-    compute();
-    return;
-  }
-  shards_->begin_forward();
-  try {
-    const bool recorded = compute();
-    shards_->end_forward(recorded && GradMode::enabled());
-  } catch (...) {
-    shards_->abandon();
-    throw;
-  }
+  const auto run = [&] {
+    if (!shards_) {
+      compute();
+      return;
+    }
+    shards_->begin_forward();
+    try {
+      const bool recorded = compute();
+      shards_->end_forward(recorded && GradMode::enabled());
+    } catch (...) {
+      shards_->abandon();
+      throw;
+    }
+  };
+  if (GradMode::enabled() && module_.is_training())
+    group_->attempt(run);
+  else
+    run();  // a look, which need not be all ranks'
 }
 
 void Ranks::announce(std::int64_t samples) {

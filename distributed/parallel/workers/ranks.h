@@ -85,7 +85,6 @@ class Ranks {
   std::vector<std::pair<std::size_t, std::size_t>> lists_;  // of a model part's parameters: the first, and how many
   ShareRunner* whole_model_ = nullptr;                      // runner_, unless a model part made it
   bool joining_ = false;                                    // join() runs
-  std::int64_t calls_ = 0;                                  // of step() by all ranks
   std::int64_t join_samples_ = 0;                           // since its last average
   UnevenStep join_step_;                                    // its last one
   int buffers_root_ = 0;  // a rank that computed in the last step, so that its buffers have seen it

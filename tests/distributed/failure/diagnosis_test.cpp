@@ -196,6 +196,14 @@ TEST(Diagnosis, ARankThatLeftBecauseItFailedTooIsNoCause) {
   EXPECT_TRUE(headline({gave_up, at(18, true, 41), gone}).starts_with("rank 2 is gone: process 4711"));
 }
 
+TEST(Diagnosis, RanksMayWaitForEachOtherInDifferentGroups) {
+  Observation waits = at(18, true, 41), elsewhere = at(17, false, 41);
+  elsewhere.state->elsewhere = "barrier #3 in the group of ranks 1, 2";
+  const std::string text = headline({waits, elsewhere, elsewhere}, "", /*peer=*/1);
+  EXPECT_TRUE(text.starts_with("ranks wait for each other in different calls: rank 0 waits in all_reduce #18")) << text;
+  EXPECT_TRUE(text.ends_with("; ranks 1, 2 wait in barrier #3 in the group of ranks 1, 2 at step 41")) << text;
+}
+
 TEST(Diagnosis, MismatchesGoByTheMajority) {
   const Observation waits = at(18, true, 41), other = at(18, true, 42, 2);
   const std::string two_of_three = headline({other, waits, waits});

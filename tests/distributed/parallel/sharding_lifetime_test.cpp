@@ -163,11 +163,42 @@ TEST(Sharding, ParametersThatWereCastWhileWholeAreAnError) {
       tower.to(kFloat64);
     }
     const std::string error = error_of([&] { (*step)(make_batch(8), tower_loss); });
-    EXPECT_NE(error.find("was moved or cast, to float64"), std::string::npos) << error;
+    EXPECT_NE(error.find("was moved, cast or replaced, and is float64"), std::string::npos) << error;
     step.reset();
     tower.to(kFloat32);
     step.emplace(tower, TrainingStepOptions{.group = group, .zero = 3});
     (*step)(make_batch(8), tower_loss);
+  });
+}
+
+TEST(Sharding, ParametersAreReplacedWhileWhole) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .zero = 3});
+    const auto optimizer = make_adamw(step);
+    const Tensor weight = tower.blocks[0].up.weight;
+    const auto replacement = [&](Shape sizes) { return make_input(sizes, 3, kFloat32); };
+    const Tensor turned = replacement({weight.size(1), weight.size(0)}).transpose(0, 1);
+    {
+      const WholeParameters whole = step.whole_parameters();
+      nn::replace_value(weight, turned);
+    }
+    {
+      const WholeParameters whole = step.whole_parameters();
+      EXPECT_EQ(weight.to_vector<double>(), turned.contiguous().to_vector<double>());
+    }
+    {
+      const WholeParameters whole = step.whole_parameters();
+      nn::replace_value(weight, replacement({1}));
+    }
+    const auto error = [&] { return error_of([&] { step(make_batch(8), tower_loss); }); };
+    EXPECT_NE(error().find("replaced, and is float32 [1]"), std::string::npos) << error();
+    nn::replace_value(weight, turned);
+    step(make_batch(8), tower_loss);  // it fits again
+    optimizer->step();
+    nn::replace_value(weight, replacement(turned.sizes()));
+    EXPECT_NE(error().find("was replaced while its values were divided"), std::string::npos) << error();
   });
 }
 

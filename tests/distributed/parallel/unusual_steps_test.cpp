@@ -68,15 +68,32 @@ TEST(UnusualSteps, AnExceptionThatOneRankCatchesIsNamedOnTheOthers) {
   };
   using Ddp = DistributedDataParallel;
   const auto leave = [](Ddp&, const data::Batch&) {};
-  const auto go_on = [](Ddp& ddp, const data::Batch& batch) {
-    ddp.step(batch, [&](const data::Batch& part) { return mean_loss(ddp.module(), part); });
-  };
   const auto take_another_step = [](Ddp& ddp, const data::Batch& batch) {
     ddp.join_step(batch, [&](const data::Batch& part) { return mean_loss(ddp.module(), part); });
   };
   has(errors_after(leave)[0], cause + "then left the group");
-  for (const std::string& error : errors_after(go_on)) has(error, cause);
   for (const std::string& error : errors_after(take_another_step)) has(error, cause);
+  // In backward(), where the loop is the program's own.
+  const auto errors = lockstep::testing::errors_of_ranks(2, Link::shm, Milliseconds(2'000), [&](ProcessGroup& group) {
+    Net net;
+    Ddp ddp(net, ProcessGroupPtr(ProcessGroupPtr(), &group));
+    if (group.rank() == 1) net.fc1.weight.register_hook([](const Tensor&) { throw Error("out of milk"); });
+    try {
+      mean_loss(net, make_batch(8)).backward();
+    } catch (const Error& error) {
+      if (group.rank() == 0) throw;
+    }
+  });
+  has(errors[0], "rank 1 ended a step with an exception, which the program has caught: ");
+}
+
+TEST(UnusualSteps, AnExceptionIsForgottenWithACollectiveThatEndsWell) {
+  const auto errors = lockstep::testing::errors_of_ranks(2, Link::shm, Milliseconds(2'000), [](ProcessGroup& group) {
+    if (group.rank() == 1) group.remember_exception("out of milk");
+    group.barrier()->wait();
+    if (group.rank() == 0) group.barrier()->wait();
+  });
+  EXPECT_NE(errors[0].find("rank 1 left the group in good order"), std::string::npos) << errors[0];
 }
 
 TEST(UnusualSteps, TakesModulesOfAnyArguments) {
