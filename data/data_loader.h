@@ -50,9 +50,8 @@ struct DataLoaderOptions {
 };
 
 /// One pass over a dataset; made by DataLoader::epoch(). Its workers end with it, wherever the loop over it stops, and
-/// give up what nobody wants any more; one that hangs is left behind after the loader's timeout, or two seconds where an
-/// exception ends the loop.
-/// For one thread at a time.
+/// give up what nobody wants any more; one that hangs is left behind after the loader's timeout, or two seconds where
+/// an exception ends the loop. For one thread at a time.
 class Epoch {
  public:
   /// An input iterator over the batches: for range loops, once.
