@@ -40,6 +40,11 @@ std::string one_line(std::string text) {
   return text;
 }
 
+std::string last_message() {
+  const LastError last = last_error();
+  return std::chrono::steady_clock::now() - last.when > kAMoment ? "" : one_line(last.message);
+}
+
 [[noreturn]] void on_terminate() {
   std::string reason = "called std::terminate()";
   if (const std::exception_ptr error = std::current_exception()) {
@@ -82,12 +87,12 @@ void process_end::remove(PeerMonitor& monitor) {
 }
 
 std::string unwinding_message() {
-  const LastError last = last_error();
-  return std::chrono::steady_clock::now() - last.when > kAMoment ? "" : one_line(last.message);
+  const std::string message = last_message();
+  return message.empty() ? "what it says is not known here" : message;
 }
 
 std::string unwinding_reason() {
-  const std::string message = unwinding_message();
+  const std::string message = last_message();
   return message.empty() ? "threw an exception; what it says stands in its own stderr" : "threw: " + message;
 }
 

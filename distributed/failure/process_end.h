@@ -17,9 +17,9 @@ void remove(PeerMonitor& monitor);
 }  // namespace process_end
 
 /// While an exception unwinds the stack: the message of the lockstep::Error that this thread made last, on one line, if
-/// that was a moment ago; of other types nothing is known here, and it is empty.
+/// that was a moment ago; of other types nothing is known here, as it says then.
 std::string unwinding_message();
-/// The same as "threw: ...".
+/// The same for the end of the process: "threw: ...".
 std::string unwinding_reason();
 
 }  // namespace lockstep::distributed

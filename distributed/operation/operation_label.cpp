@@ -2,6 +2,7 @@
 #include <string>
 #include <unordered_set>
 
+#include "lockstep/core/checksum.h"
 #include "lockstep/distributed/operation/operation.h"
 
 namespace lockstep::distributed {
@@ -27,7 +28,10 @@ OperationLabel::OperationLabel(std::string_view text) {
     kept.replace(end, std::string::npos, "...");
   }
   text_ = interned(std::move(kept));
-  for (const char c : text_) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u + 1;
+  if (text_.empty()) return;
+  Checksum sum;
+  sum.update(text_.data(), text_.size());
+  hash_ = sum.value();
 }
 
 LabelScope::LabelScope(OperationLabel label) : before_(current_label) {

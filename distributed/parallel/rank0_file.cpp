@@ -33,6 +33,12 @@ std::string reason(int error) {
   return std::generic_category().message(error);
 }
 
+// Of rank 0's word, whatever it says.
+OperationLabel end_of_work() {
+  static const OperationLabel label("the end of what rank 0 does for all ranks");
+  return label;
+}
+
 /// While rank 0 works, the others wait for its word. So that their deadline limits rank 0's silence and not its work,
 /// it tells them "not yet" several times in each, from a thread of its own, for as long as kLongest.
 class NotYet {
@@ -53,8 +59,7 @@ class NotYet {
 
  private:
   void tell(ProcessGroup& group) {
-    static const OperationLabel label("the end of what rank 0 does for all ranks");
-    const LabelScope scope(label);
+    const LabelScope scope(end_of_work());
     const auto pause = std::clamp(group.timeout() / 4, Milliseconds(1), Milliseconds(10'000));
     const auto end = std::chrono::steady_clock::now() + kLongest;
     std::unique_lock lock(mutex_);
@@ -95,7 +100,6 @@ FileDescriptor descriptor_of_another(int own, ProcessGroup& group) {
 }  // namespace
 
 void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
-  static const OperationLabel label("the end of what rank 0 does for all ranks");
   std::exception_ptr own;
   std::string failure;
   if (group.rank() == 0) {
@@ -111,7 +115,7 @@ void on_rank0(ProcessGroup& group, const std::function<void()>& body) {
       failure = "rank 0 failed with an unknown exception";
     }
   }
-  const LabelScope scope(label);
+  const LabelScope scope(end_of_work());
   const Tensor word = tensor({failure.empty() ? kDone : kFailed});
   do group.broadcast(word, 0)->wait();
   while (word.item<std::int64_t>() == kNotYet);

@@ -20,6 +20,16 @@ constexpr std::size_t kLongestException = 400;  // of what is told of one
 // Within so long all ranks of a collective have seen its end.
 constexpr Milliseconds kTogether{100};
 
+// The others need not wait for operations that an exception has taken this rank away from. But what all ranks have just
+// done together, and found to be an error, say, they shall come to the end of.
+void end_by_exception(GroupFailure& failure) {
+  const std::string reason = unwinding_reason();
+  const PeerMonitor* monitor = failure.monitor();
+  if (monitor && !failure.failing() && monitor->since_last_collective() < kTogether)
+    std::this_thread::sleep_for(kTogether);
+  failure.end_by_own_doing(reason);
+}
+
 }  // namespace
 
 ProcessGroup::ProcessGroup(ProcessGroupOptions options, std::shared_ptr<ProcessGroup> parent)
@@ -61,17 +71,11 @@ ProcessGroup::~ProcessGroup() {
     leave_for_ever(failure_, store_, parent_);
     return;
   }
-  // The others need not wait for operations that an exception has taken this rank away from. But what all ranks have
-  // just done together, and found to be an error, say, they shall come to the end of.
-  if (failure_ && std::uncaught_exceptions() > 0 && parent_) {
-    // Which perhaps stays within the group's scope on all ranks alike, and the job goes on.
-    const std::string message = unwinding_message();
-    remember_exception(message.empty() ? "what it says is not known here" : message);
-  } else if (failure_ && std::uncaught_exceptions() > 0) {
-    const std::string reason = unwinding_reason();
-    const PeerMonitor* monitor = failure_->monitor();
-    if (monitor && !failed() && monitor->since_last_collective() < kTogether) std::this_thread::sleep_for(kTogether);
-    failure_->end_by_own_doing(reason);
+  if (failure_ && std::uncaught_exceptions() > 0) {
+    if (parent_)  // the exception may stay within the group's scope, on all ranks alike, and the job goes on
+      remember_exception(unwinding_message());
+    else
+      end_by_exception(*failure_);
   }
   for (auto executor = executors_.rbegin(); executor != executors_.rend(); ++executor)
     if (*executor) (*executor)->stop();

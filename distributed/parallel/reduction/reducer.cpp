@@ -77,8 +77,7 @@ class Reducer::PassOfBackward {
     if (!reducer_) return;
     reducer_->abandon_pass();
     try {
-      const std::string message = unwinding_message();
-      reducer_->group_->remember_exception(message.empty() ? "what it says is not known here" : message);
+      reducer_->group_->remember_exception(unwinding_message());
     } catch (const std::bad_alloc&) {  // which was perhaps the exception
     }
   }
