@@ -79,7 +79,10 @@ inline constexpr int kLeastSpread = 24;
 inline constexpr int kMaxRows = 14;
 inline constexpr int kMaxStreamingRows = 8;
 inline constexpr int kPairedRows = 4;  // from so many on, kernels that transpose take one vector's rows at a time
-inline constexpr int kMaxBlocks = 2;   // side by side, of one row
+/// Kernels of one row differ in how many rows of a b stored by columns they read at a time, and blocks of k: one vector
+/// of one block, and some; one vector or more with two blocks side by side, which are as many chains from fewer rows of
+/// b; and more vectors. The last block may be the shortest.
+enum OneRowKind { kOneVector, kSomeVectors, kTwoBlocks, kManyVectors, kOneRowKinds };
 
 /// The kernels of one instruction set and element type.
 template <typename T>
@@ -97,11 +100,9 @@ struct MicroKernels {
   MicroKernel<T> turning[2][3][kMaxRows + 1];
   int turning_vectors[kMaxRows + 1];  // the most; 0: none
   int turning_lines;                  // up to so many rows they do not mind that rows of b share places in a cache
-  /// one_row[by_rows][c]: the same for one row, one_row_vectors[c] vectors and c blocks of k side by side, which are
-  /// more chains for the same rows of b. The last block may be the shortest. one_row[by_rows][0]: for one vector of one
-  /// block.
-  OneRowKernel<T> one_row[2][kMaxBlocks + 1];
-  int one_row_vectors[kMaxBlocks + 1];
+  /// one_row[by_rows][kind]: the same for one row and one_row_vectors[kind] vectors.
+  OneRowKernel<T> one_row[2][kOneRowKinds];
+  int one_row_vectors[kOneRowKinds];
   /// streaming[by_rows][r]: for r rows and any number of columns, of which b has no more; sums are needed. No resumes,
   /// no pauses.
   MicroKernel<T> streaming[2][kMaxStreamingRows + 1];

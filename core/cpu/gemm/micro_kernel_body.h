@@ -380,7 +380,7 @@ constexpr MicroKernels<typename V::T> make_micro_kernels() {
   fill_panels<V, 3, kRows3>(kernels);
   fill_panels<V, 4, kRows4>(kernels);
   fill_turning<V, kTurningRows>(kernels);
-  fill_one_row<V, kMaxBlocks>(kernels);
+  fill_one_row<V>(kernels);
   fill_streaming<V, kStreamingRows>(kernels);
   return kernels;
 }

@@ -193,15 +193,22 @@ void one_row_kernel(const Tile<typename V::T>* blocks, const typename V::T* next
   OneRow<V, kVectors, kBlocks, kByRows>(blocks, next).run();
 }
 
-// Enough chains to hide the latency of one, and no more rows than that: from memory few rows come faster than many.
-template <typename V, int kBlocks>
+template <typename V, int kVectors, int kBlocks>
+constexpr void set_one_row(MicroKernels<typename V::T>& kernels, OneRowKind kind) {
+  kernels.one_row[0][kind] = one_row_kernel<V, kVectors, kBlocks, false>;
+  kernels.one_row[1][kind] = one_row_kernel<V, kVectors, kBlocks, true>;
+  kernels.one_row_vectors[kind] = kVectors;
+}
+
+// From memory few rows come faster than many, so there are no more chains than hide the latency of one. Vectors of
+// sixteen take as long to turn as two chains take.
+template <typename V>
 constexpr void fill_one_row(MicroKernels<typename V::T>& kernels) {
-  constexpr int kVectors = kBlocks == 0 ? 1 : (V::kLanes < 8 ? 4 : 2) / kBlocks;
-  constexpr int kOfBlocks = kBlocks == 0 ? 1 : kBlocks;
-  kernels.one_row[0][kBlocks] = one_row_kernel<V, kVectors, kOfBlocks, false>;
-  kernels.one_row[1][kBlocks] = one_row_kernel<V, kVectors, kOfBlocks, true>;
-  kernels.one_row_vectors[kBlocks] = kVectors;
-  if constexpr (kBlocks > 0) fill_one_row<V, kBlocks - 1>(kernels);
+  constexpr int kSome = V::kLanes < 8 ? 4 : 2;
+  set_one_row<V, 1, 1>(kernels, kOneVector);
+  set_one_row<V, kSome, 1>(kernels, kSomeVectors);
+  set_one_row<V, kSome / 2, 2>(kernels, kTwoBlocks);
+  set_one_row < V, V::kLanes<16 ? 4 : 2, 1>(kernels, kManyVectors);
 }
 
 }  // namespace
