@@ -302,9 +302,15 @@ Tensor randperm(std::int64_t n) {
   const LibraryAccess access;
   Tensor out = arange(n);
   auto* data = out.data<std::int64_t>();
-  for (std::int64_t i = n - 1; i > 0; --i) {  // Fisher-Yates; the draw for place i is element i of the key
-    const std::uint64_t word = philox::word_at(key, static_cast<std::uint64_t>(i));
-    std::swap(data[i], data[static_cast<std::int64_t>(word * static_cast<std::uint64_t>(i + 1) >> 32)]);
+  // Fisher-Yates; the draw for place i is element i of the key.
+  for (std::int64_t end = n; end > 1;) {
+    const std::int64_t begin = (end - 1) / 4 * 4;
+    const philox::Block words = philox::generate(key, static_cast<std::uint64_t>(begin) / 4);
+    for (std::int64_t i = end - 1; i >= std::max<std::int64_t>(begin, 1); --i) {
+      const std::uint64_t word = words.word[i - begin];
+      std::swap(data[i], data[static_cast<std::int64_t>(word * static_cast<std::uint64_t>(i + 1) >> 32)]);
+    }
+    end = begin;
   }
   return out;
 }

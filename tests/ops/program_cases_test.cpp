@@ -147,6 +147,19 @@ TEST(ProgramOperations, PaddingsThatCutOff) {
             std::string::npos);
 }
 
+// The gradient of an element is how often it is seen, in each dimension.
+TEST(ProgramOperations, GradientsOfPaddingsThatCutOff) {
+  const auto seen = [](const std::vector<std::int64_t>& padding, PadMode mode) {
+    const Tensor x = arange(12, {.dtype = kFloat64}).view({3, 4}).transpose(0, 1).detach().set_requires_grad(true);
+    pad(x, padding, mode).sum().backward();
+    return x.grad().contiguous().to_vector<double>();
+  };
+  EXPECT_EQ(seen({1, 0, -1, 2}, PadMode::reflect), (Doubles{0, 0, 0, 2, 4, 2, 2, 4, 2, 1, 2, 1}));
+  EXPECT_EQ(seen({-1, 1, 0, 0}, PadMode::replicate), (Doubles{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(seen({0, 0, -1, 1}, PadMode::circular), (Doubles{0, 0, 0, 2, 2, 2, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(seen({-1, -2}, PadMode::reflect), Doubles(12, 0.0));
+}
+
 TEST(ProgramOperations, RemaindersAreExact) {
   const auto of = [](double a, double b, DType dtype) {
     return remainder(full({1}, a, {.dtype = dtype}), full({1}, b, {.dtype = dtype})).to_vector<double>()[0];

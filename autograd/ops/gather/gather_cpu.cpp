@@ -69,6 +69,10 @@ void for_each_place(const Shape& x_strides, int dim, const Tensor& index, Each&&
   for_each_lanes(x_strides, dim, index, [&](const Lanes& lanes) {
     const std::int64_t* position = positions + lanes.index;
     std::int64_t at = lanes.at;
+    if (lanes.count == 1 && index_step == 1 && step == 1 && stride == 1) {
+      for (std::int64_t k = 0; k < n; ++k) each(lanes.x + position[k], at + k);
+      return;
+    }
     if (lanes.count == 1) {
       for (std::int64_t k = 0; k < n; ++k) each(lanes.x + position[k * index_step] * stride, at + k * step);
       return;

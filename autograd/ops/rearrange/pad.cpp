@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/gather/gather.h"
@@ -7,7 +10,10 @@
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
+#include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/thread_pool.h"
 
 namespace lockstep {
 namespace {
@@ -17,15 +23,23 @@ struct Margins {
   Shape before, after;
 };
 
-/// A gradient of a frame's sizes without the frame; what the frame cut off is 0.
+/// x within a frame of `value` where margins are positive, without its edges where they are negative.
 Tensor moved(const Tensor& x, const Shape& sizes, const Margins& margins, double value) {
-  const Tensor out = full(sizes, value, options_of(x));
+  const Tensor out = empty(sizes, options_of(x));
   Tensor from = x, to = out;
+  const auto fill = [&](const Tensor& part) {
+    if (part.numel() > 0) fill_values(part, Scalar(value));
+  };
   for (int d = 0; d < sizes.dim(); ++d) {
     const std::int64_t skip = std::max<std::int64_t>(0, -margins.before[d]);
     const std::int64_t start = std::max<std::int64_t>(0, margins.before[d]);
     const std::int64_t length = std::min(x.sizes()[d] - skip, sizes[d] - start);
-    if (length <= 0) return out;
+    if (length <= 0) {
+      fill(to);
+      return out;
+    }
+    fill(to.narrow(d, 0, start));
+    fill(to.narrow(d, start + length, sizes[d] - start - length));
     from = from.narrow(d, skip, length);
     to = to.narrow(d, start, length);
   }
@@ -81,6 +95,79 @@ std::int64_t source_of(std::int64_t at, std::int64_t size, PadMode mode) {
   return at < size ? at : 2 * (size - 1) - at;
 }
 
+/// Where the elements of each dimension of a frame come from; empty: from the same places.
+using Sources = std::vector<std::vector<std::int64_t>>;
+
+/// Row by row of the last dimension: what lies before the row's own elements, these, and what lies behind. x and out
+/// are contiguous and have dimensions.
+template <typename T>
+void frame_rows(const Tensor& x, const Tensor& out, const Margins& margins, const Sources& sources) {
+  const int last = x.dim() - 1;
+  const std::int64_t size = x.size(last), width = out.size(last), rows = out.numel() / width;
+  // Of each dimension but the last, where its places lie in x.
+  std::vector<std::vector<std::int64_t>> places;
+  for (int d = 0; d < last; ++d) {
+    std::vector<std::int64_t> offsets = sources[static_cast<std::size_t>(d)];
+    if (offsets.empty()) {
+      offsets.resize(static_cast<std::size_t>(x.size(d)));
+      std::iota(offsets.begin(), offsets.end(), std::int64_t{0});
+    }
+    for (std::int64_t& offset : offsets) offset *= x.strides()[d];
+    places.push_back(std::move(offsets));
+  }
+  const std::vector<std::int64_t>& index = sources[static_cast<std::size_t>(last)];
+  const std::int64_t before = std::max<std::int64_t>(0, margins.before[last]),
+                     skip = std::max<std::int64_t>(0, -margins.before[last]),
+                     own = std::max<std::int64_t>(0, std::min(size - skip, width - before));
+  const T* const from = x.data<T>();
+  T* const to = out.data<T>();
+  parallel_for(rows, std::max<std::int64_t>(1, cpu::kElementBlock / width), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const T* source = from;
+      std::int64_t rest = row;
+      for (std::size_t d = places.size(); d-- > 0;) {
+        const auto length = static_cast<std::int64_t>(places[d].size());
+        source += places[d][static_cast<std::size_t>(rest % length)];
+        rest /= length;
+      }
+      T* const target = to + row * width;
+      for (std::int64_t i = 0; i < before; ++i) target[i] = source[index[static_cast<std::size_t>(i)]];
+      std::copy_n(source + skip, own, target + before);
+      for (std::int64_t i = before + own; i < width; ++i) target[i] = source[index[static_cast<std::size_t>(i)]];
+    }
+  });
+}
+
+/// x with what `sources` say around it.
+Tensor framed(const Tensor& x, const Margins& margins, const Sources& sources) {
+  if (x.device().is_cpu() && x.dim() > 0) {
+    Shape sizes = x.sizes();
+    for (int d = 0; d < x.dim(); ++d) sizes[d] += margins.before[d] + margins.after[d];
+    const Tensor out = empty(sizes, options_of(x)), contiguous = as_contiguous(x);
+    if (out.numel() > 0)
+      dispatch_all(x.dtype(), "pad", [&]<typename T>() { frame_rows<T>(contiguous, out, margins, sources); });
+    return out;
+  }
+  Tensor out = x;
+  for (int d = 0; d < x.dim(); ++d)
+    if (const auto& index = sources[static_cast<std::size_t>(d)];
+        !index.empty() || margins.before[d] + margins.after[d] != 0)
+      out = out.index_select(d, tensor(index, x.device()));
+  return apart(out, x);
+}
+
+/// The transpose of framed().
+Tensor unframed(Tensor grad, const Shape& sizes, const Sources& sources) {
+  for (int d = sizes.dim() - 1; d >= 0; --d) {
+    const std::vector<std::int64_t>& index = sources[static_cast<std::size_t>(d)];
+    if (index.empty() && grad.sizes()[d] == sizes[d]) continue;
+    Shape inner = grad.sizes();
+    inner[d] = sizes[d];
+    grad = zeros(inner, options_of(grad)).index_add(d, tensor(index, grad.device()), grad);
+  }
+  return grad;
+}
+
 }  // namespace
 
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mode, double value) {
@@ -99,6 +186,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
   }
   if (mode == PadMode::constant) return pad_constant(x, margins, value);
   Tensor out = x;
+  Sources sources(static_cast<std::size_t>(x.dim()));
   for (int d = 0; d < x.dim(); ++d) {
     std::int64_t size = x.sizes()[d], before = margins.before[d], after = margins.after[d];
     if (before == 0 && after == 0) continue;
@@ -111,6 +199,7 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
       if (skip + drop > 0) out = out.narrow(d, skip, size);
       before = std::max<std::int64_t>(0, before), after = std::max<std::int64_t>(0, after);
     }
+    margins.before[d] = before, margins.after[d] = after;
     const std::int64_t most = mode == PadMode::reflect    ? size - 1
                               : mode == PadMode::circular ? size
                               : size == 0                 ? 0
@@ -118,11 +207,13 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
     LOCKSTEP_CHECK(before <= most && after <= most,
                    "[pad] dimension {} of {} has too little to fill paddings of {} and {} with", d,
                    to_string(x.sizes()), before, after);
-    std::vector<std::int64_t> index;
+    if (before == 0 && after == 0) continue;
+    std::vector<std::int64_t>& index = sources[static_cast<std::size_t>(d)];
     for (std::int64_t at = -before; at < size + after; ++at) index.push_back(source_of(at, size, mode));
-    out = out.index_select(d, tensor(index, x.device()));
   }
-  return apart(out, x);
+  return apply_linear(out,
+                      {[margins, sources](const Tensor& inner) { return framed(inner, margins, sources); },
+                       [sizes = out.sizes(), sources](const Tensor& grad) { return unframed(grad, sizes, sources); }});
 }
 
 }  // namespace lockstep
