@@ -27,8 +27,8 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
   // two blocks for as many chains, lines are still there when they are needed.
   const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
   const bool crowded = row_bytes % 2048 == 0, from_memory = (end - j) * row_bytes >= kMemoryBytes;
-  // From memory they come a vector's rows at a time: more would be more places there than can be read at once.
-  const bool one_vector = crowded && from_memory && kernels.lanes * sizeof(T) <= 32,
+  // From memory come as many rows at a time as a processor foresees: sixteen, and fewer where they share places.
+  const bool one_vector = from_memory && (crowded || kernels.lanes > 8),
              joins = row_bytes % 4096 == 0 && !one_vector;
   const auto width_of = [&](OneRowKind kind) { return kernels.one_row_vectors[kind] * std::int64_t{kernels.lanes}; };
   const auto block_of = [&](std::int64_t at, std::int64_t columns, std::int64_t k0, std::int64_t k1) {
