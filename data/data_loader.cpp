@@ -110,9 +110,17 @@ struct Epoch::Impl {
       batch.global_size = global.size() * shares;
       return batch;
     }
-    const auto indices = std::span(order).subspan(static_cast<std::size_t>(global.begin + part.begin),
-                                                  static_cast<std::size_t>(part.size()));
-    const SampleKeys keys(options.seed, epoch, step, options.rank);
+    Batch batch =
+        options.logical_shards > 0 ? of_shards(step, global) : of_samples(step, options.rank, global.begin, part);
+    batch.global_size = global.size() * shares;
+    return batch;
+  }
+
+  /// The samples at `part` of the order from `begin` on, as one batch, of draws of their own.
+  Batch of_samples(std::int64_t step, std::int64_t key, std::int64_t begin, Range part) const {
+    const auto indices =
+        std::span(order).subspan(static_cast<std::size_t>(begin + part.begin), static_cast<std::size_t>(part.size()));
+    const SampleKeys keys(options.seed, epoch, step, key);
     Batch batch = options.collate_fn ? collate(*dataset, indices, options.collate_fn) : dataset->get_batch(indices);
     LOCKSTEP_CHECK(batch.size() == part.size(),
                    "[DataLoader] {} samples were asked for, and a batch of {} came back; "
@@ -122,8 +130,19 @@ struct Epoch::Impl {
                    "[DataLoader] transforms are applied to x, and the batch has none");
     AugmentContext context(options.seed, epoch, indices);
     for (const Transform& transform : options.transforms) batch.x = transform(batch.x, context);
-    batch.global_size = global.size() * shares;
     return batch;
+  }
+
+  /// This rank's logical shards, each made of its own samples alone, so that what is padded or drawn for one does not
+  /// depend on how many a rank has.
+  Batch of_shards(std::int64_t step, Range global) const {
+    const Range mine = partition(options.logical_shards, options.world_size, options.rank);
+    std::vector<Batch> shards;
+    for (std::int64_t shard = mine.begin; shard < mine.end; ++shard)
+      if (const Range part = partition(global.size(), options.logical_shards, shard); part.size() > 0)
+        shards.push_back(of_samples(step, shard, global.begin, part));
+    if (shards.empty()) return of_samples(step, mine.begin, global.begin, {0, 0});
+    return shards.size() == 1 ? std::move(shards[0]) : joined_shards(shards);
   }
 
   /// Returns whether nobody else is left to free this.

@@ -34,8 +34,9 @@ struct DataLoaderOptions {
   /// The parts of a short batch may be empty; the number of steps is the same on every rank.
   int rank = 0;
   int world_size = 1;  ///< see rank
-  /// Of lockstep training: the batch is cut into so many parts first, and a rank gets the samples of its consecutive
-  /// parts, partition(logical_shards, world_size, rank). 0: off.
+  /// Of lockstep training: the batch is cut into so many shards first, and a rank gets the samples of its consecutive
+  /// shards, partition(logical_shards, world_size, rank). Each shard is collated and transformed by itself, since what
+  /// is padded or drawn for it must not depend on the number of ranks; their rows must have one size. 0: off.
   std::int64_t logical_shards = 0;
   std::vector<Transform> transforms = {};  ///< applied to each batch's x, in order, on the workers
   /// A CUDA device: the whole set is copied there once, if it has no transforms and no collate_fn, and takes at most

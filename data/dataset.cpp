@@ -65,6 +65,13 @@ const Tensor* find(const Batch& batch, const std::string& name) {
   return found != batch.tensors.end() && found->second.defined() ? &found->second : nullptr;
 }
 
+/// The sizes of a row.
+Shape sizes_of_row(const Tensor& tensor) {
+  Shape sizes = tensor.sizes();
+  sizes[0] = 1;
+  return sizes;
+}
+
 void check_alike(const Batch& sample, const Batch& first, std::size_t number) {
   const auto check = [&](const Batch& from) {
     from.for_each([&](const char* name, const Tensor&) {
@@ -178,6 +185,38 @@ Batch default_collate(const std::vector<Batch>& samples) {
   return batch;
 }
 
+Batch joined_shards(const std::vector<Batch>& shards) {
+  std::int64_t count = 0;
+  for (const Batch& shard : shards) {
+    const auto check = [&](const Batch& from) {
+      from.for_each([&](const char* name, const Tensor&) {
+        const Tensor *a = find(shards[0], name), *b = find(shard, name);
+        LOCKSTEP_CHECK(a && b && a->dtype() == b->dtype() && a->sizes().dim() == b->sizes().dim() &&
+                           sizes_of_row(*a) == sizes_of_row(*b),
+                       "[DataLoader] with logical_shards each shard of a batch is made of its own samples alone, so "
+                       "that it does not depend on the number of workers; '{}' is {} in one shard and {} in another; "
+                       "pad to a length that does not depend on the batch",
+                       name, description(a), description(b));
+      });
+    };
+    check(shards[0]);
+    check(shard);
+    count += shard.size();
+  }
+  Batch batch = shards[0].map([&](const Tensor& tensor) {
+    Shape sizes = tensor.sizes();
+    sizes[0] = count;
+    return empty(sizes, options_of(tensor));
+  });
+  std::int64_t begin = 0;
+  for (const Batch& shard : shards) {
+    batch.for_each(
+        [&](const char* name, const Tensor& all) { copy_values(shard[name], rows(all, begin, shard.size())); });
+    begin += shard.size();
+  }
+  return batch;
+}
+
 namespace {
 
 // Steps of random keys have a bit that no training step has.
@@ -195,9 +234,9 @@ std::uint64_t mixed(std::uint64_t value) {  // Steele, Lea, Flood: Fast Splittab
 
 }  // namespace
 
-SampleKeys::SampleKeys(std::uint64_t seed, std::uint64_t epoch, std::int64_t step, int rank)
+SampleKeys::SampleKeys(std::uint64_t seed, std::uint64_t epoch, std::int64_t step, std::int64_t part)
     : outer_(std::exchange(sample_step, mixed(mixed(seed) ^ epoch) | kOfData)),
-      batch_(mixed(*sample_step + static_cast<std::uint64_t>(step) + 1) | kOfData, static_cast<std::uint32_t>(rank)) {}
+      batch_(mixed(*sample_step + static_cast<std::uint64_t>(step) + 1) | kOfData, static_cast<std::uint32_t>(part)) {}
 
 SampleKeys::~SampleKeys() {
   sample_step = outer_;

@@ -98,11 +98,11 @@ void check_indices(std::span<const std::int64_t> indices, std::int64_t size, con
 /// While it lives, random numbers (rand(), randint(), dropout ...) that this thread draws do not depend on the thread.
 /// Those of a MapDataset's get() are drawn under a key of the seed, the epoch and the sample's index: the same ones
 /// with any number of workers, ranks and samples a batch, others in another epoch. What get_batch(), a Collate or a
-/// Transform draws for a batch as a whole is drawn under a key of the seed, the epoch, the batch's step and the rank.
-/// DataLoader makes one for each batch.
+/// Transform draws for a batch as a whole is drawn under a key of the seed, the epoch, the batch's step and `part`: the
+/// rank, or in lockstep training the logical shard, each of which is made by itself. DataLoader makes one for each.
 class SampleKeys {
  public:
-  SampleKeys(std::uint64_t seed, std::uint64_t epoch, std::int64_t step, int rank);
+  SampleKeys(std::uint64_t seed, std::uint64_t epoch, std::int64_t step, std::int64_t part);
   ~SampleKeys();
   SampleKeys(const SampleKeys&) = delete;
   SampleKeys& operator=(const SampleKeys&) = delete;
@@ -117,6 +117,9 @@ Batch collate(const Dataset& dataset, std::span<const std::int64_t> indices, con
 
 /// The rows of a batch in [begin, begin + size), as views.
 Batch rows_of(const Batch& batch, std::int64_t begin, std::int64_t size);
+/// The rows of the logical shards of a batch, one shard behind the other. Throws Error if they differ in names, dtypes
+/// or the sizes of a row.
+Batch joined_shards(const std::vector<Batch>& shards);
 
 template <typename F>
 void Batch::for_each(F&& f) const {

@@ -70,10 +70,10 @@ data::DataLoader Workers::make_loader(std::shared_ptr<const data::Dataset> datas
   loader.seed = options_.seed;
   // Where several devices share a batch it is cut on the host.
   if (options_.mode != Mode::dp) loader.device = job_ ? job_->device() : Device(options_.device);
+  loader.logical_shards = options_.logical_shards;
   if (job_) {
     loader.rank = mesh_ ? mesh_->position().data : job_->rank();
     loader.world_size = mesh_ ? mesh_->sizes().data : job_->world_size();
-    loader.logical_shards = options_.logical_shards;
   }
   return data::DataLoader(std::move(dataset), std::move(loader));
 }

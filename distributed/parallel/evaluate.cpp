@@ -6,6 +6,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/random.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/distributed/operation/operation.h"
@@ -44,6 +45,7 @@ std::vector<double> evaluate(nn::Module& module, const std::shared_ptr<const dat
     auto epoch = loader.epoch(0, mine.begin);
     for (const data::Batch& batch : epoch) {
       const data::Batch here = batch.map([&](const Tensor& tensor) { return move_values(tensor, device); });
+      const RandomKeyGuard key(static_cast<std::uint64_t>(epoch.step()), 0);
       const std::vector<double> row = values(here);
       LOCKSTEP_CHECK(row.size() == count, "[evaluate] expected {} values for each batch, found {}", count, row.size());
       std::copy(row.begin(), row.end(), table.data<double>() + columns * epoch.step());

@@ -22,7 +22,8 @@ struct EvaluateOptions {
 /// Adds up what `values` gives for each batch of a data set, such as the sum of the losses and the number of right
 /// answers, with the module in evaluation mode and without gradients. The ranks share the batches: each sample counts
 /// exactly once, nothing is padded, and every rank gets the sums: the same bits on any number of ranks, since each
-/// batch is computed whole by one of them and the results are added up in the order of the batches.
+/// batch is computed whole by one of them and the results are added up in the order of the batches. What a batch draws
+/// is a function of the seed and its number: the same again in another evaluation.
 ///
 ///   const auto sums = evaluate(model, test_set, 2, [&](const data::Batch& batch) -> std::vector<double> { ... });
 ///

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/process_group/coalesced.h"
@@ -254,7 +255,8 @@ Tensor PipelineParallel::State::run_chunk(int chunk, Tensor x, std::int64_t micr
   const Chunk& range = chunks[static_cast<std::size_t>(chunk)];
   guarded(chunk, micro_batch, "forward", [&] {
     std::optional<AutocastGuard> autocast;
-    if (options.autocast != kFloat32) autocast.emplace(options.autocast, module.device().type);
+    // An evaluation is the same on every mesh: in the types of the weights.
+    if (options.autocast != kFloat32 && GradMode::enabled()) autocast.emplace(options.autocast, module.device().type);
     for (std::size_t i = range.first; i < range.end; ++i) {
       at_layer_ = i;
       in_layer_ = true;

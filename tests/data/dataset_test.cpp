@@ -151,5 +151,39 @@ TEST(DataLoader, CollatesTheRowsOfABatch) {
   contains(error_of([&] { (void)wrong.epoch(0).begin(); }), "2 samples were asked for, and a batch of 1 came back");
 }
 
+// With logical shards, of which a rank has some, a shard is padded, and draws, by itself: the same for any number of
+// ranks.
+TEST(DataLoader, MakesEachLogicalShardOfItsOwnSamples) {
+  const auto rows_for = [](int ranks, const DataLoaderOptions& given) {
+    std::vector<double> rows;
+    for (int rank = 0; rank < ranks; ++rank) {
+      DataLoaderOptions options = given;
+      options.batch_size = 6;
+      options.rank = rank;
+      options.world_size = ranks;
+      options.logical_shards = 4;
+      const auto set = std::make_shared<TensorDataset>(zeros({6, 2}));
+      for (const Batch& batch : DataLoader(set, options).epoch(0))
+        for (const double value : batch.x.to_vector<double>()) rows.push_back(value);
+    }
+    return rows;
+  };
+  const auto drawn = [](const std::vector<Batch>& samples) {
+    Batch batch = default_collate(samples);
+    batch.x = rand({batch.x.size(0), 2});
+    return batch;
+  };
+  const auto noisy = [](const Tensor& x, AugmentContext&) { return rand({x.size(0), 2}); };
+  for (const DataLoaderOptions& options :
+       {DataLoaderOptions{.collate_fn = drawn}, DataLoaderOptions{.transforms = {noisy}}}) {
+    const std::vector<double> one = rows_for(1, options);
+    EXPECT_EQ(one.size(), 12u);
+    for (const int ranks : {2, 3, 4}) EXPECT_EQ(rows_for(ranks, options), one) << ranks;
+  }
+  const DataLoader uneven(std::make_shared<Sentences>(),
+                          {.batch_size = 5, .shuffle = false, .collate_fn = padded, .logical_shards = 4});
+  contains(error_of([&] { (void)uneven.epoch(0).begin(); }), "pad to a length that does not depend on the batch");
+}
+
 }  // namespace
 }  // namespace lockstep::data

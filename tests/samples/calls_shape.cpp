@@ -17,6 +17,9 @@ Results cast(Call& c, DType dtype) {
 TensorOptions options(Call& c, DType otherwise = kFloat32) {
   return {.dtype = c.dtype(-1, "dtype").value_or(otherwise)};
 }
+TensorOptions options_like(Call& c, const Tensor& x) {
+  return {.dtype = options(c, x.dtype()).dtype, .device = x.device()};
+}
 
 Results part(Call& c) {
   const Tensor x = c.tensor(0, "input");
@@ -203,17 +206,17 @@ std::vector<Operation> shape_calls() {
       {"zeros_like",
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input");
-         return zeros(x.sizes(), options(c, x.dtype()));
+         return zeros(x.sizes(), options_like(c, x));
        }},
       {"ones_like",
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input");
-         return ones(x.sizes(), options(c, x.dtype()));
+         return ones(x.sizes(), options_like(c, x));
        }},
       {"full_like",
        [](Call& c) -> Results {
          const Tensor x = c.tensor(0, "input");
-         return full(x.sizes(), c.number(1, "fill_value").to_double(), options(c, x.dtype()));
+         return full(x.sizes(), c.number(1, "fill_value").to_double(), options_like(c, x));
        }},
       {"zeros", [](Call& c) -> Results { return zeros(c.shape(0, "size"), options(c)); }},
       {"ones", [](Call& c) -> Results { return ones(c.shape(0, "size"), options(c)); }},

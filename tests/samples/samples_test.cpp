@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "lockstep/autograd/engine.h"
@@ -45,7 +46,7 @@ struct Mode {
   const char* name;
   bool reference = false;
   bool strided = false;
-  bool device = false;
+  std::optional<Device> device = {};
 };
 
 std::vector<Row> table_of_differences() {
@@ -204,7 +205,10 @@ class SampleRun {
     } else if (mode_.strided) {
       tensor = make_strided(values);
     }
-    if (mode_.device) tensor = move_values(tensor, test_device());
+    if (mode_.device) {
+      tensor = move_values(tensor, *mode_.device);
+      moved_ = true;
+    }
     if (entry.contains("grad")) {
       tensor.set_requires_grad(true);
       leaves_.push_back({tensor, entry.at("grad")});
@@ -231,6 +235,8 @@ class SampleRun {
       }
       const std::string different = difference(results[i], file_.tensors.at(entry.at("tensor")));
       if (!different.empty()) return "result " + std::to_string(i) + ": " + different;
+      if (moved_ && results[i].device() != *mode_.device)
+        return "result " + std::to_string(i) + " is on " + to_string(results[i].device());
       if (!results[i].requires_grad()) continue;
       roots.push_back(results[i]);
       gradients.push_back(golden_weights(results[i]));
@@ -248,6 +254,7 @@ class SampleRun {
   const Json& sample_;
   const Mode& mode_;
   std::vector<Leaf> leaves_;
+  bool moved_ = false;
 };
 
 Counts* const counts = static_cast<Counts*>(::testing::AddGlobalTestEnvironment(new Counts));
@@ -285,7 +292,10 @@ TEST_P(PyTorchSamples, Agree) {
   std::vector<Mode> modes = {{.name = "CPU"}, {.name = "reference kernels", .reference = true}};
   if (operation.any_layout) modes.push_back({.name = "not contiguous", .strided = true});
   const bool on_device = test_device().is_cuda();
-  if (on_device) modes = {{.name = "device", .device = true}};
+  if (on_device)
+    modes = {{.name = "device", .device = test_device()}};
+  else
+    modes.push_back({.name = "another device of the CPU", .device = Device(kCPU, 1)});
   for (const Json& sample : samples) {
     const bool must_fail = sample.at("kind") == "error";
     if (on_device && must_fail) continue;  // the checks are the CPU's, or the device has no way to refuse

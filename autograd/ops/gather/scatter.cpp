@@ -101,8 +101,9 @@ class ScatterBackward final : public Node {
  private:
   Tensor of_source(const Tensor& grad) const {
     const Tensor& positions = saved(0);
-    const Tensor numbers = arange(positions.numel(), {.dtype = kInt64}).view(positions.sizes());
-    const Tensor last = scattered(zeros(grad.sizes(), {.dtype = kInt64}), dim, positions, numbers);
+    const TensorOptions whole{.dtype = kInt64, .device = grad.device()};
+    const Tensor numbers = arange(positions.numel(), whole).view(positions.sizes());
+    const Tensor last = scattered(zeros(grad.sizes(), whole), dim, positions, numbers);
     return where(eq(last.gather(dim, positions), numbers), grad.gather(dim, positions), 0);
   }
 };

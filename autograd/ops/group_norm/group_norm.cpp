@@ -103,7 +103,8 @@ Tensor group_norm(const Tensor& input, std::int64_t groups, const LayerNormOptio
   const Tensor weight = options.weight.defined() ? as_contiguous(options.weight) : options.weight;
   const Tensor bias = options.bias.defined() ? as_contiguous(options.bias) : options.bias;
   const Tensor output = empty(input.sizes(), options_of(input));
-  const Tensor moments = empty({sizes.rows(), 3}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32});
+  const Tensor moments =
+      empty({sizes.rows(), 3}, {.dtype = input.dtype() == kFloat64 ? kFloat64 : kFloat32, .device = input.device()});
   group_norm_kernel(x)(x, weight, bias, output, moments, sizes, options.eps);
   if (auto* node = record<GroupNormBackward>(output, {&input, &options.weight, &options.bias})) {
     node->save(x, weight, moments);

@@ -143,7 +143,7 @@ Tensor one_hot(const Tensor& x, std::int64_t classes) {
   if (x.device().is_cpu()) {
     Shape sizes = x.unsqueeze(-1).sizes();
     sizes[x.dim()] = classes;
-    const Tensor dense = as_contiguous(x), out = empty(sizes, {.dtype = kInt64});
+    const Tensor dense = as_contiguous(x), out = empty(sizes, {.dtype = kInt64, .device = x.device()});
     const LibraryAccess access;
     write_one_hot(dense.data<std::int64_t>(), dense.numel(), classes, out.data<std::int64_t>());
     return out;

@@ -37,7 +37,7 @@ Tensor detail::place_in_order(const Tensor& x, std::int64_t k, int dim, bool or_
   Shape sizes = turned.sizes();
   const std::int64_t length = sizes.back();
   sizes[sizes.dim() - 1] = 1;
-  const Tensor places = empty(sizes, {.dtype = kInt64});
+  const Tensor places = empty(sizes, {.dtype = kInt64, .device = x.device()});
   if (places.numel() > 0)
     place_in_order_kernel(x)(turned.view({places.numel(), length}), k, or_nan, places.view({places.numel()}));
   return as_contiguous(places.transpose(dim, -1));

@@ -44,7 +44,11 @@ ShardSums::ShardSums(nn::Module& module, std::int64_t shards, ShardRange mine)
 
 ShardSums::ShardSums(nn::Module& module, const std::vector<std::vector<nn::NamedTensor>>& groups, std::int64_t shards,
                      ShardRange mine)
-    : shards_(shards), mine_(mine), layout_(module), buffers_(module.named_buffers()) {
+    : shards_(shards),
+      mine_(mine),
+      layout_(module),
+      buffers_(module.named_buffers()),
+      module_parameters_(module.named_parameters()) {
   for (const std::vector<nn::NamedTensor>& group : groups) {
     groups_.push_back({.first = parameters_.size(), .count = group.size()});
     parameters_.insert(parameters_.end(), group.begin(), group.end());
@@ -68,7 +72,7 @@ void ShardSums::begin() {
   clear();
   used_.assign(parameters_.size(), false);
   for (const nn::NamedTensor& parameter : parameters_) parameter.tensor.set_grad({});
-  versions_ = buffer_versions();
+  versions_ = versions();
 }
 
 void ShardSums::add_totals(std::int64_t shard, double loss_sum, double count,
@@ -97,7 +101,7 @@ void ShardSums::keep(std::int64_t shard, std::size_t index) {
 }
 
 void ShardSums::close(std::int64_t last) {
-  check_buffers();
+  check_unchanged();
   last_ = last;
   for (std::int64_t shard = next_total_; shard < mine_.end; ++shard)
     total_sums_.push({0, shard}, std::vector<double>(layout_.size(), 0.0), add_rows);
@@ -140,19 +144,25 @@ ShardSums::Parts ShardSums::parts(std::size_t parameter) {
   return parts;
 }
 
-std::vector<std::uint32_t> ShardSums::buffer_versions() const {
+std::vector<std::uint32_t> ShardSums::versions() const {
   std::vector<std::uint32_t> versions;
   for (const nn::NamedTensor& buffer : buffers_) versions.push_back(buffer.tensor.storage()->version());
+  for (const nn::NamedTensor& parameter : module_parameters_) versions.push_back(parameter.tensor.storage()->version());
   return versions;
 }
 
-void ShardSums::check_buffers() const {
-  const std::vector<std::uint32_t> after = buffer_versions();
+void ShardSums::check_unchanged() const {
+  const std::vector<std::uint32_t> after = versions();
   for (std::size_t b = 0; b < buffers_.size(); ++b)
     LOCKSTEP_CHECK(versions_[b] == after[b],
                    "[lockstep] forward() changed the buffer '{}', whose value would then depend on the number of "
                    "workers; only batch norm's running statistics can be combined in lockstep mode",
                    buffers_[b].name);
+  for (std::size_t p = 0; p < module_parameters_.size(); ++p)
+    LOCKSTEP_CHECK(versions_[buffers_.size() + p] == after[buffers_.size() + p],
+                   "[lockstep] forward() changed the parameter '{}', as an Embedding's max_norm does; its value would "
+                   "then depend on the number of workers; change parameters between the steps",
+                   module_parameters_[p].name);
 }
 
 ShardSums::Parts parts_inside(const ShardSums::Parts& parts, const TreeNode& unit) {

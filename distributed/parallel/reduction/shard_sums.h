@@ -75,15 +75,15 @@ class ShardSums {
   };
 
   const Tensor& zeros_of(std::size_t parameter);
-  std::vector<std::uint32_t> buffer_versions() const;
-  void check_buffers() const;
+  std::vector<std::uint32_t> versions() const;
+  void check_unchanged() const;
 
   std::int64_t shards_;
   ShardRange mine_;
   StepTotals layout_;
   std::vector<nn::NamedTensor> parameters_;
-  std::vector<nn::NamedTensor> buffers_;
-  std::vector<std::uint32_t> versions_;  // of the buffers, when the step began
+  std::vector<nn::NamedTensor> buffers_, module_parameters_;
+  std::vector<std::uint32_t> versions_;  // of these, when the step began
 
   std::vector<Group> groups_;
   TreeStack<std::vector<double>> total_sums_;

@@ -23,14 +23,14 @@ struct Dropping : Net {
   Tensor forward(Tensor x) override { return Net::forward(dropout(x)); }
 };
 
-// The loss, right answers, and samples.
+// The loss, right answers, samples, and what was drawn.
 std::vector<double> sums_over(nn::Module& net, const data::Batch& batch) {
   EXPECT_FALSE(GradMode::enabled());
   EXPECT_FALSE(net.is_training());
   const Tensor logits = net(batch.x);
   return {cross_entropy(logits, batch.y).item<double>() * static_cast<double>(batch.size()),
           static_cast<double>(eq(logits.argmax(1), batch.y).sum().item<std::int64_t>()),
-          static_cast<double>(batch.size())};
+          static_cast<double>(batch.size()), rand({1}).item<double>()};
 }
 
 class EvaluateOver : public ::testing::TestWithParam<World> {};
@@ -39,7 +39,7 @@ TEST_P(EvaluateOver, CountsEverySampleOnceWithTheSameBits) {
   for (const std::int64_t batch_size : {4, 10, 100}) {
     Dropping alone;
     set_weights(alone);
-    const auto one = evaluate(alone, test_set(), 3, [&](const data::Batch& b) { return sums_over(alone, b); },
+    const auto one = evaluate(alone, test_set(), 4, [&](const data::Batch& b) { return sums_over(alone, b); },
                               {.batch_size = batch_size});
     EXPECT_EQ(one[2], kSamples);
     run_on(GetParam(), [&](const ProcessGroupPtr& group) {
@@ -47,7 +47,7 @@ TEST_P(EvaluateOver, CountsEverySampleOnceWithTheSameBits) {
       set_weights(net);
       for (const bool training : {true, false}) {
         net.train(training);
-        const auto sums = evaluate(net, test_set(), 3, [&](const data::Batch& b) { return sums_over(net, b); },
+        const auto sums = evaluate(net, test_set(), 4, [&](const data::Batch& b) { return sums_over(net, b); },
                                    {.batch_size = batch_size, .group = group.get()});
         EXPECT_EQ(sums, one);
         EXPECT_EQ(net.is_training(), training);
@@ -65,13 +65,13 @@ TEST_P(EvaluateOver, AllRanksEvaluateRank0sModel) {
   };
   Normed alone;
   set_weights(alone);
-  const auto one = evaluate(alone, test_set(), 3, [&](const data::Batch& b) { return sums_over(alone, b); });
+  const auto one = evaluate(alone, test_set(), 4, [&](const data::Batch& b) { return sums_over(alone, b); });
   run_on(GetParam(), [&](const ProcessGroupPtr& group) {
     Normed net;
     set_weights(net);
     net.norm.running_mean.fill_(group->rank());
     const auto sums =
-        evaluate(net, test_set(), 3, [&](const data::Batch& b) { return sums_over(net, b); }, {.group = group.get()});
+        evaluate(net, test_set(), 4, [&](const data::Batch& b) { return sums_over(net, b); }, {.group = group.get()});
     EXPECT_EQ(sums, one);
     EXPECT_EQ(nn::state_sha256(net), nn::state_sha256(alone));
   });

@@ -1,4 +1,4 @@
-// What is tried of a pipeline's layers before it runs, and layers that fail while it does.
+// What is tried of a pipeline's layers before it runs, their evaluation, and layers that fail while it runs.
 
 #include <chrono>
 
@@ -22,6 +22,20 @@ TEST(PipelineLayers, MeasuringChangesNothing) {
   EXPECT_EQ(drawn, randn({2}).to_vector<float>());
   for (const nn::NamedTensor& each : net.named_buffers())
     EXPECT_EQ(each.tensor.sum().item<double>(), each.name == "0.running_var" ? kFeatures : 0.0) << each.name;
+}
+
+// Autocast is the step's: an evaluation gives what the model gives, in the types of its weights.
+TEST(PipelineLayers, AreEvaluatedInTheTypesOfTheirWeights) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    const NoGradGuard values_only;
+    nn::Sequential net;
+    net.add<nn::Linear>(kFeatures, 4).add<nn::Linear>(4, kClasses);
+    set_weights(net);
+    PipelineParallel pipeline(net, pipeline_layers(net), {.group = group, .autocast = kBFloat16});
+    const auto measure = [](const Tensor& output) { return std::vector<double>{output.abs().sum().item<double>()}; };
+    const Tensor x = make_batch(8).x;
+    EXPECT_EQ(pipeline.evaluate(x, measure), measure(net(x)));
+  });
 }
 
 // What is no std::exception ends the neighbours as well, and not only at their deadline.
