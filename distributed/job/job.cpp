@@ -16,6 +16,7 @@
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/nccl/nccl.h"
+#include "lockstep/distributed/process_group/meeting.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 #include "lockstep/distributed/shm/shm.h"
 #include "lockstep/distributed/store/hash_store.h"
@@ -35,6 +36,16 @@ std::atomic<int> joined = 0;
 /// After a failure the others need it to find out what has happened, and some may never close their connections.
 Milliseconds farewell(bool failed, Milliseconds timeout) {
   return failed ? std::min(kFarewell, timeout / 4) : kFarewell;
+}
+
+/// The launcher's word counts; what it does not say the ranks find out together. Some may have been told, and others
+/// not.
+LocalPlace local_place_of(const Rendezvous& place, const ProcessGroupOptions& group) {
+  const bool told = place.local_rank && place.local_world_size;
+  PrefixStore store("world/machines", place.store);
+  const LocalPlace found = find_local_place(store, group, own_machine(), !told).value_or(LocalPlace());
+  return {.rank = place.local_rank.value_or(found.rank),
+          .world_size = place.local_world_size.value_or(found.world_size)};
 }
 
 /// "cuda" is the device of the rank's number on its machine.
@@ -159,6 +170,7 @@ struct ServedStore {
 
 struct Job::State {
   Rendezvous place;
+  LocalPlace local;
   std::shared_ptr<ServedStore> served;  // null: another process serves it
   Device device;
   StorePtr store;
@@ -204,10 +216,10 @@ int Job::world_size() const {
   return state_->place.world_size;
 }
 int Job::local_rank() const {
-  return state_->place.local_rank;
+  return state_->local.rank;
 }
 int Job::local_world_size() const {
-  return state_->place.local_world_size;
+  return state_->local.world_size;
 }
 Device Job::device() const {
   return state_->device;
@@ -250,18 +262,21 @@ Job init(const InitOptions& options) {
                             .store = options.store},
                            environment));
   Rendezvous& place = state->place;
-  state->device = device_of(options, place.local_rank);
-  check_backend_of(options.backend, state->device, place.world_size);
   ProcessGroupOptions group{.rank = place.rank, .world_size = place.world_size, .timeout = options.timeout};
+  if (place.world_size > 1) {
+    logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
+    if (const int before = joined.load(); before > 0)
+      place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
+    state->local = local_place_of(place, group);
+  }
+  state->device = device_of(options, state->local.rank);
+  check_backend_of(options.backend, state->device, place.world_size);
   if (place.world_size == 1) {
     state->store = std::make_shared<HashStore>();
     state->group = make_single_process_group(group);
     FlightDumps::add(state->group->recorder());
     return Job(std::move(state));
   }
-  logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
-  if (const int before = joined.load(); before > 0)
-    place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
   check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout);

@@ -1,6 +1,7 @@
 #include "lockstep/distributed/process_group/meeting.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -34,33 +35,47 @@ std::string loss(const ProcessIdentity& process) {
   }
 }
 
-}  // namespace
+ProcessIdentity check_not_gone(Store& store, std::string_view backend, int rank) {
+  const ProcessIdentity process = process_of(store, rank);
+  const std::string lost = loss(process);
+  LOCKSTEP_CHECK(lost.empty() || fate_of(process) != ProcessFate::gone,
+                 "[{}] rank {} came, but {}; look at the last lines that it wrote", backend, rank, lost);
+  return process;
+}
 
-void meet(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
-  const auto key = [](int rank) { return "come/" + std::to_string(rank); };
-  const auto check_not_given_up = [&] {
-    LOCKSTEP_CHECK(!store.check({"given_up"}),
-                   "[{}] rank {} has come too late: {}; start all ranks within the timeout of {} ms, or raise it",
-                   backend, group.rank, store.get("given_up"), group.timeout.count());
-  };
-  check_not_given_up();
+void check_not_given_up(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
+  LOCKSTEP_CHECK(!store.check({"given_up"}),
+                 "[{}] rank {} has come too late: {}; start all ranks within the timeout of {} ms, or raise it",
+                 backend, group.rank, store.get("given_up"), group.timeout.count());
+}
+
+std::string arrival_key(int rank) {
+  return "come/" + std::to_string(rank);
+}
+
+/// The half of meet() that waits for nobody.
+void arrive(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
+  check_not_given_up(store, group, backend);
   PeerState arrival;
   arrival.process = own_identity();
   store.set(process_key(group.rank), arrival.encode(), group.timeout);
-  const std::int64_t times = store.add(key(group.rank), 1, group.timeout);
+  const std::int64_t times = store.add(arrival_key(group.rank), 1, group.timeout);
   LOCKSTEP_CHECK(times == 1,
                  "[{}] rank {} has come {} times: two processes have the same RANK, or {} is left over from an earlier "
                  "run",
                  backend, group.rank, times, store.describe());
+}
+
+void wait_for_all(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
   std::vector<std::string> keys;
-  for (int r = 0; r < group.world_size; ++r) keys.push_back(key(r));
+  for (int r = 0; r < group.world_size; ++r) keys.push_back(arrival_key(r));
   try {
     store.wait(keys, group.timeout);
   } catch (const TimeoutError&) {
     std::string missing;
     for (int r = 0; r < group.world_size; ++r)
-      if (!store.check({key(r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-    if (missing.empty()) check_not_given_up();
+      if (!store.check({arrival_key(r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    if (missing.empty()) check_not_given_up(store, group, backend);
     if (!missing.empty())
       store.compare_set(
           "given_up", "",
@@ -71,6 +86,40 @@ void meet(Store& store, const ProcessGroupOptions& group, std::string_view backe
   }
 }
 
+}  // namespace
+
+void meet(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
+  arrive(store, group, backend);
+  wait_for_all(store, group, backend);
+}
+
+std::string own_machine() {
+  const ProcessIdentity own = own_identity();
+  return own.host + " " + own.space;
+}
+
+std::optional<LocalPlace> find_local_place(Store& store, const ProcessGroupOptions& group, std::string_view machine,
+                                           bool wait) {
+  const std::string key = fmt::format("on/{}", machine);
+  const std::string own = fmt::format("{} ", group.rank);
+  for (std::string seen, added = own;;) {
+    const std::string found = store.compare_set(key, seen, added, group.timeout);
+    if (found == added) break;
+    seen = found;
+    added = found + own;
+  }
+  arrive(store, group, "init");
+  if (!wait) return {};
+  wait_for_all(store, group, "init");
+  LocalPlace place{.rank = 0, .world_size = 0};
+  std::istringstream ranks(store.get(key, group.timeout));
+  for (int rank = 0; ranks >> rank; ++place.world_size) {
+    if (rank < group.rank) ++place.rank;
+    check_not_gone(store, "init", rank);  // while it waited for the others, say
+  }
+  return place;
+}
+
 std::string get_from(Store& store, const ProcessGroupOptions& group, std::string_view backend, int rank,
                      const std::string& key) {
   const Deadline deadline = deadline_in(group.timeout);
@@ -79,10 +128,8 @@ std::string get_from(Store& store, const ProcessGroupOptions& group, std::string
       return store.get(key, std::clamp(time_left(deadline), Milliseconds(1), kLook));
     } catch (const TimeoutError&) {
     }
-    const ProcessIdentity process = process_of(store, rank);
+    const ProcessIdentity process = check_not_gone(store, backend, rank);
     const std::string lost = loss(process);
-    LOCKSTEP_CHECK(fate_of(process) != ProcessFate::gone,
-                   "[{}] rank {} came, but {}; look at the last lines that it wrote", backend, rank, lost);
     LOCKSTEP_CHECK(!has_passed(deadline),
                    "[{}] rank {} came, but said no more within {} ms ({}); look at the last lines that it wrote",
                    backend, rank, group.timeout.count(),

@@ -235,8 +235,8 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
   } else {
     LOCKSTEP_CHECK(false, "[rendezvous] '{}' has the scheme '{}'; expected env, tcp or file", options.url, url.scheme);
   }
-  found.local_rank = launcher.local_rank.value_or(found.rank);
-  found.local_world_size = launcher.local_world_size.value_or(found.world_size);
+  found.local_rank = launcher.local_rank;
+  found.local_world_size = launcher.local_world_size;
   if (url.scheme != "file") {
     const std::string restarts = variable(environment, "LOCKSTEP_RESTART_COUNT");
     found.store = std::make_shared<PrefixStore>("group-" + (restarts.empty() ? "0" : restarts), found.store);
