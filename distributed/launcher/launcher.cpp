@@ -44,7 +44,6 @@ constexpr milliseconds kLongestTry{4000};
 // For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended. One that
 // lives has shown signs of life meanwhile.
 constexpr milliseconds kCauseTime{3'000};
-constexpr std::size_t kMinTokenLength = 16;
 constexpr int kMaxWorldSize = static_cast<int>(distributed::Store::kMaxWaitKeys);
 constexpr std::size_t kScreen = 24;  // lines of a terminal that are seen at once
 
@@ -82,11 +81,12 @@ void validate(const Options& options, const std::vector<std::string>& command) {
 std::string job_token(const Options& options) {
   if (options.nnodes == 1) return distributed::make_token();
   const char* token = std::getenv("LOCKSTEP_TOKEN");
-  if (!token || std::string(token).size() < kMinTokenLength)
+  const std::string weakness = distributed::token_weakness(token ? token : "");
+  if (!weakness.empty())
     throw UsageError(fmt::format(
-        "a job on several nodes needs a shared secret: {}; set the same random text of at least {} characters "
-        "on every node, for example from `openssl rand -hex 32`",
-        token ? "LOCKSTEP_TOKEN is too short" : "LOCKSTEP_TOKEN is not set", kMinTokenLength));
+        "a job on several nodes needs a shared secret: LOCKSTEP_TOKEN {}; set the same random text of at least {} "
+        "characters on every node, for example from `openssl rand -hex 32`",
+        weakness, distributed::kMinTokenLength));
   return token;
 }
 

@@ -33,7 +33,9 @@ wire::Writer request_for(wire::Request kind) {
 
 TCPStore::TCPStore(TCPStoreOptions options) : options_(std::move(options)) {
   set_timeout(options_.timeout);
-  idle_.push_back(connect(timeout(), std::min(options_.connected_by, deadline_in(timeout()))));
+  const Deadline deadline = std::min(options_.connected_by, deadline_in(timeout()));
+  check_token(options_.token, "connecting to", options_.host, deadline);
+  idle_.push_back(connect(timeout(), deadline));
 }
 
 TCPStore::~TCPStore() = default;
