@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/failure/diagnosis.h"
 #include "lockstep/distributed/failure/peer_state.h"
 #include "lockstep/distributed/operation/operation.h"
@@ -108,6 +109,7 @@ class PeerMonitor {
   static std::string rank_key(const char* prefix, int rank);
   std::optional<PeerState> read(const char* prefix, int rank);
   int job_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<std::size_t>(rank)]; }
+  std::int64_t now_ms() const;
   bool stopping() const;
   bool watching() const;
   Milliseconds pause() const;
@@ -123,6 +125,9 @@ class PeerMonitor {
   Milliseconds interval_;
   Milliseconds request_timeout_;
   std::function<void(OperationFailure)> on_failure_;
+  /// A group's monitors begin as soon as its ranks have met, so times since then compare between machines, whose wall
+  /// clocks may differ.
+  Deadline began_ = std::chrono::steady_clock::now();
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -15,6 +15,10 @@ constexpr Milliseconds kPause{10};  // between two looks for answers
 
 }  // namespace
 
+std::int64_t PeerMonitor::now_ms() const {
+  return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - began_).count();
+}
+
 std::optional<OperationFailure> PeerMonitor::reported_failure() {
   try {
     if (store_error().empty()) return read_failure();
@@ -29,6 +33,7 @@ void PeerMonitor::announce(const OperationFailure& failure) {
     const std::lock_guard lock(mutex_);
     announced_ = true;
     state_.trouble = failure.cause;
+    state_.lost_peer = failure.peer;
     ++changes_;
   }
   const std::string me = std::to_string(rank_);
@@ -83,7 +88,7 @@ Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
   if (!store_error.empty())
     for (Observation& other : seen)
       if (!other.answered && other.state) other.fate = fate_of(other.state->process);
-  return distributed::diagnose(failure, seen, store_error, PeerState::now_ms(), ranks_);
+  return distributed::diagnose(failure, seen, store_error, now_ms(), ranks_);
 }
 
 bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis) {

@@ -65,6 +65,7 @@ TEST(GroupFailure, ARankIsInTheStoreOnceItHasStarted) {
     GroupFailure failure(recorder, {.rank = 1, .world_size = 3}, Milliseconds(1'000), store, [] {});
     failure.start();
     EXPECT_TRUE(store->check({"state/1"}));
+    EXPECT_LT(PeerState::decode(store->get("state/1")).since_ms, 60'000) << "no machine's wall clock";
     failure.stop();
   }
 }

@@ -1,0 +1,103 @@
+#include "lockstep/distributed/failure/broken_links.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "lockstep/core/check.h"
+
+namespace lockstep::distributed {
+namespace {
+
+// What a rank says that has waited for another one, as the transports write it; others have sent what does not fit.
+constexpr std::string_view kTimedOut = "timed out waiting for rank ";
+constexpr std::string_view kLost = "the connection to rank ";
+
+int lost_by(const Observation& seen) {
+  const PeerState& state = *seen.state;
+  return state.trouble.starts_with(kTimedOut) || state.trouble.starts_with(kLost) ? state.lost_peer : -1;
+}
+
+/// Whether both are in one collective, or `to` has done its part in it.
+bool have_met(const PeerState& from, const PeerState& to) {
+  if (!from.running || to.called < from.called) return false;
+  return to.called > from.called || !to.running || to.fingerprint == from.fingerprint;
+}
+
+/// One that has come to it much later than `from` may be what it waited for.
+bool came_late(const PeerState& from, const PeerState& other, std::int64_t now_ms) {
+  return 2 * (now_ms - other.since_ms) < now_ms - from.since_ms;
+}
+
+int job_rank(int rank, const std::vector<int>& ranks) {
+  return ranks.empty() ? rank : ranks[static_cast<std::size_t>(rank)];
+}
+
+}  // namespace
+
+std::vector<BrokenLink> broken_links(const std::vector<Observation>& observations, std::int64_t now_ms) {
+  const int world = static_cast<int>(observations.size());
+  const auto at = [&](int rank) -> const Observation& { return observations[static_cast<std::size_t>(rank)]; };
+  std::uint64_t last = 0;  // the collective that the foremost rank is in
+  for (const Observation& seen : observations) {
+    if (!seen.answered || !seen.state || seen.state->left || !seen.state->elsewhere.empty()) return {};
+    if (!seen.state->exception.empty() || !seen.state->ended_by.empty()) return {};
+    if (seen.state->running) last = std::max(last, seen.state->called);
+  }
+  const bool one_computes = std::ranges::any_of(
+      observations, [&](const Observation& seen) { return !seen.state->running && seen.state->called < last; });
+  std::vector<BrokenLink> links;
+  for (int r = 0; r < world; ++r) {
+    const PeerState& from = *at(r).state;
+    const int peer = lost_by(at(r));
+    if (peer < 0 || peer >= world || peer == r) continue;
+    const PeerState& to = *at(peer).state;
+    if (!have_met(from, to) || came_late(from, to, now_ms)) continue;
+    // One that is in it as well may itself wait for a third one, which computes, or has just come.
+    const bool has_done = to.called > from.called || !to.running;
+    const bool waits_for_third = one_computes || std::ranges::any_of(observations, [&](const Observation& other) {
+                                   return other.state->called == from.called && came_late(from, *other.state, now_ms);
+                                 });
+    if (has_done || !waits_for_third) links.push_back({r, peer, lost_by(at(peer)) == r});
+  }
+  // What a rank waits for that itself waits for a third one does not come for that reason.
+  std::vector<BrokenLink> first;
+  std::ranges::copy_if(links, std::back_inserter(first),
+                       [&](const BrokenLink& link) { return link.mutual && link.from < link.to; });
+  if (first.empty())
+    std::ranges::copy_if(links, std::back_inserter(first), [&](const BrokenLink& link) {
+      return !link.mutual && std::ranges::find(links, link.to, &BrokenLink::from) == links.end();
+    });
+  if (first.empty()) first = links;
+  return first;
+}
+
+std::string between(const BrokenLink& link, const std::vector<int>& ranks) {
+  const auto [low, high] = std::minmax({job_rank(link.from, ranks), job_rank(link.to, ranks)});
+  return ranks_text({low, high});
+}
+
+std::string text_of(const std::vector<BrokenLink>& links, const std::vector<int>& ranks) {
+  std::string text;
+  for (const BrokenLink& link : links) {
+    text += text.empty() ? "" : "; ";
+    text += link.mutual
+                ? between(link, ranks) + " do not hear each other"
+                : fmt::format("rank {} hears nothing of rank {}", job_rank(link.from, ranks), job_rank(link.to, ranks));
+  }
+  return text + ", although all ranks live and reach the store";
+}
+
+std::string remedy_of(const std::vector<BrokenLink>& links, const std::vector<Observation>& observations,
+                      const std::vector<int>& ranks) {
+  const BrokenLink& link = links.front();
+  const auto process = [&](int rank) {
+    const ProcessIdentity& identity = observations[static_cast<std::size_t>(rank)].state->process;
+    return fmt::format("process {} on {}", identity.pid, identity.host);
+  };
+  return fmt::format(
+      "look for what keeps {} ({}, {}) from each other: a cut link, a firewall between the two, or packets that are "
+      "too large for the way (MTU); LOCKSTEP_INTERFACE chooses another way",
+      between(link, ranks), process(link.from), process(link.to));
+}
+
+}  // namespace lockstep::distributed
