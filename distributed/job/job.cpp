@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <string_view>
 
 #include "lockstep/core/check.h"
@@ -13,6 +14,7 @@
 #include "lockstep/core/own_process.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/failure/flight_dump.h"
+#include "lockstep/distributed/failure/refusal.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/nccl/nccl.h"
@@ -119,8 +121,7 @@ void check_same_backend(const std::string& backend, const Rendezvous& place, Mil
   const std::string mine = fmt::format("{} of rank {}", backend, place.rank);
   const std::string first = place.store->compare_set("world/backend", "", mine, timeout);
   LOCKSTEP_CHECK(first.substr(0, first.find(' ')) == backend,
-                 "[init] the ranks were given different backends: {}, and {} on this rank; give all the same", first,
-                 backend);
+                 "[init] the ranks were given different backends: {}, and {}; give all the same", first, mine);
 }
 
 ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, const ProcessGroupOptions& group,
@@ -192,8 +193,7 @@ struct Job::State {
     }
     try {
       const bool failed = std::uncaught_exceptions() > 0 || (group && group->failed());
-      // Who could not join waits for nobody.
-      if (served) served->patience = group ? farewell(failed, group->timeout()) : Milliseconds(0);
+      if (served) served->patience = group ? farewell(failed, group->timeout()) : kLeaveTaking;
       group.reset();
       store.reset();
       place.store.reset();
@@ -269,8 +269,18 @@ Job init(const InitOptions& options) {
       place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
     state->local = local_place_of(place, group);
   }
-  state->device = device_of(options, state->local.rank);
-  check_backend_of(options.backend, state->device, place.world_size);
+  const auto check = [&](const std::function<void()>& what) {
+    try {
+      what();
+    } catch (const std::exception& error) {
+      if (place.world_size > 1) refuse_meeting(*place.store, fmt::format("rank {} says: {}", place.rank, error.what()));
+      throw;
+    }
+  };
+  check([&] {
+    state->device = device_of(options, state->local.rank);
+    check_backend_of(options.backend, state->device, place.world_size);
+  });
   if (place.world_size == 1) {
     state->store = std::make_shared<HashStore>();
     state->group = make_single_process_group(group);
@@ -279,7 +289,7 @@ Job init(const InitOptions& options) {
   }
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
-  check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout);
+  check([&] { check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout); });
   ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
   if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
   state->group = std::move(made);

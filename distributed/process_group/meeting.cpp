@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/distributed/failure/peer_state.h"
+#include "lockstep/distributed/failure/refusal.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -43,6 +44,11 @@ ProcessIdentity check_not_gone(Store& store, std::string_view backend, int rank)
   return process;
 }
 
+void check_not_refused(Store& store, std::string_view backend) {
+  const std::string why = refusal_of(store);
+  LOCKSTEP_CHECK(why.empty(), "[{}] the ranks cannot meet: {}", backend, why);
+}
+
 void check_not_given_up(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
   LOCKSTEP_CHECK(!store.check({"given_up"}),
                  "[{}] rank {} has come too late: {}; start all ranks within the timeout of {} ms, or raise it",
@@ -55,6 +61,7 @@ std::string arrival_key(int rank) {
 
 /// The half of meet() that waits for nobody.
 void arrive(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
+  check_not_refused(store, backend);
   check_not_given_up(store, group, backend);
   PeerState arrival;
   arrival.process = own_identity();
@@ -69,21 +76,25 @@ void arrive(Store& store, const ProcessGroupOptions& group, std::string_view bac
 void wait_for_all(Store& store, const ProcessGroupOptions& group, std::string_view backend) {
   std::vector<std::string> keys;
   for (int r = 0; r < group.world_size; ++r) keys.push_back(arrival_key(r));
-  try {
-    store.wait(keys, group.timeout);
-  } catch (const TimeoutError&) {
-    std::string missing;
-    for (int r = 0; r < group.world_size; ++r)
-      if (!store.check({arrival_key(r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
-    if (missing.empty()) check_not_given_up(store, group, backend);
-    if (!missing.empty())
-      store.compare_set(
-          "given_up", "",
-          "the others have given up waiting for it after " + std::to_string(group.timeout.count()) + " ms");
-    LOCKSTEP_CHECK(missing.empty(),
-                   "[{}] of {} ranks, these did not come within {} ms: {}; start them, or correct WORLD_SIZE", backend,
-                   group.world_size, group.timeout.count(), missing);
+  const Deadline deadline = deadline_in(group.timeout);
+  // The more ranks ask, the more rarely they do.
+  const Milliseconds slice = std::clamp(Milliseconds(group.world_size), kLook, 8 * kLook);
+  for (;;) {
+    try {
+      return store.wait(keys, std::clamp(time_left(deadline), Milliseconds(1), slice));
+    } catch (const TimeoutError&) {
+    }
+    check_not_refused(store, backend);
+    if (has_passed(deadline)) break;
   }
+  std::string missing;
+  for (int r = 0; r < group.world_size; ++r)
+    if (!store.check({arrival_key(r)})) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+  if (missing.empty()) return check_not_given_up(store, group, backend);
+  store.compare_set("given_up", "",
+                    "the others have given up waiting for it after " + std::to_string(group.timeout.count()) + " ms");
+  LOCKSTEP_CHECK(false, "[{}] of {} ranks, these did not come within {} ms: {}; start them, or correct WORLD_SIZE",
+                 backend, group.world_size, group.timeout.count(), missing);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace lockstep::distributed {
 
 /// Counts the ranks in through `store`, which must be empty of keys of other groups. Blocks until all have come. Throws
 /// Error, beginning with [`backend`], that names the ranks which did not come by the deadline, or a rank that came
-/// twice.
+/// twice, or says why they cannot meet: Note [Why ranks cannot meet].
 void meet(Store& store, const ProcessGroupOptions& group, std::string_view backend);
 
 /// A rank's place among those of its machine.

@@ -163,6 +163,39 @@ TEST(Job, BackendsAreKnown) {
   EXPECT_EQ(has("gloo"), gloo::is_available());
 }
 
+/// What each of three ranks says, of which the last is given another option, a moment after the others have come or
+/// before them. Rank 0 holds the store.
+std::vector<std::string> errors_where_one_differs(InitOptions options, const InitOptions& other, bool comes_first) {
+  options.init_method = fmt::format("tcp://127.0.0.1:{}", testing::free_port());
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      if ((rank == 2) != comes_first) std::this_thread::sleep_for(Milliseconds(200));
+      InitOptions own = rank == 2 ? other : options;
+      own.init_method = options.init_method;
+      own.rank = rank;
+      errors[static_cast<std::size_t>(rank)] = error_of([&] { init(own); });
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+TEST(Job, WhyRanksCannotMeetAllOfThemTell) {
+  InitOptions options{.device = "cpu", .timeout = kTimeout, .world_size = 3}, other = options;
+  other.world_size = 4;
+  const auto start = std::chrono::steady_clock::now();
+  for (const bool comes_first : {false, true})
+    for (const std::string& error : errors_where_one_differs(options, other, comes_first))
+      EXPECT_NE(error.find("give all ranks the same WORLD_SIZE"), std::string::npos) << comes_first << error;
+  other = options;
+  other.backend = "shm";
+  for (const bool comes_first : {false, true})
+    for (const std::string& error : errors_where_one_differs(options, other, comes_first))
+      EXPECT_NE(error.find("the ranks were given different backends: "), std::string::npos) << comes_first << error;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout) << "nobody waits until the deadline";
+}
+
 TEST(Job, RanksThatDoNotComeAreNamed) {
   const TemporaryPath path;
   const std::string error = error_of([&] {
