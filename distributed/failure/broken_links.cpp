@@ -8,15 +8,6 @@
 namespace lockstep::distributed {
 namespace {
 
-// What a rank says that has waited for another one, as the transports write it; others have sent what does not fit.
-constexpr std::string_view kTimedOut = "timed out waiting for rank ";
-constexpr std::string_view kLost = "the connection to rank ";
-
-int lost_by(const Observation& seen) {
-  const PeerState& state = *seen.state;
-  return state.trouble.starts_with(kTimedOut) || state.trouble.starts_with(kLost) ? state.lost_peer : -1;
-}
-
 /// Whether both are in one collective, or `to` has done its part in it.
 bool have_met(const PeerState& from, const PeerState& to) {
   if (!from.running || to.called < from.called) return false;
@@ -34,6 +25,13 @@ int job_rank(int rank, const std::vector<int>& ranks) {
 
 }  // namespace
 
+// As the transports write it; "gave up" where another rank's failure ended the wait.
+bool tells_of_loss(std::string_view cause) {
+  for (const char* start : {"timed out waiting for rank ", "gave up waiting for rank ", "the connection to rank "})
+    if (cause.starts_with(start)) return true;
+  return false;
+}
+
 std::vector<BrokenLink> broken_links(const std::vector<Observation>& observations, std::int64_t now_ms) {
   const int world = static_cast<int>(observations.size());
   const auto at = [&](int rank) -> const Observation& { return observations[static_cast<std::size_t>(rank)]; };
@@ -48,7 +46,7 @@ std::vector<BrokenLink> broken_links(const std::vector<Observation>& observation
   std::vector<BrokenLink> links;
   for (int r = 0; r < world; ++r) {
     const PeerState& from = *at(r).state;
-    const int peer = lost_by(at(r));
+    const int peer = at(r).state->lost_peer;
     if (peer < 0 || peer >= world || peer == r) continue;
     const PeerState& to = *at(peer).state;
     if (!have_met(from, to) || came_late(from, to, now_ms)) continue;
@@ -57,7 +55,7 @@ std::vector<BrokenLink> broken_links(const std::vector<Observation>& observation
     const bool waits_for_third = one_computes || std::ranges::any_of(observations, [&](const Observation& other) {
                                    return other.state->called == from.called && came_late(from, *other.state, now_ms);
                                  });
-    if (has_done || !waits_for_third) links.push_back({r, peer, lost_by(at(peer)) == r});
+    if (has_done || !waits_for_third) links.push_back({r, peer, to.lost_peer == r});
   }
   // What a rank waits for that itself waits for a third one does not come for that reason.
   std::vector<BrokenLink> first;

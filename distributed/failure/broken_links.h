@@ -3,11 +3,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/distributed/failure/diagnosis.h"
 
 namespace lockstep::distributed {
+
+/// Whether an operation's error is that it has waited for another rank in vain, and not what that one has sent.
+bool tells_of_loss(std::string_view cause);
 
 /// Two ranks of which one has waited for the other in vain, though both live and have come to the same collective: what
 /// is between them is at fault.

@@ -230,8 +230,9 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
     case Verdict::behind:
       if (state && state->running)
         return fmt::format(
-            "{} has not come to the end of that collective: look whether it is slow, or the network between it and "
-            "another rank is; if that may last longer, raise the timeout; kill -USR1 {} makes it tell its last calls",
+            "look why {} did not get to the end of that collective: slow work, or the network between two ranks; if "
+            "that "
+            "may last longer, raise the timeout; kill -USR1 {} makes it tell its last calls",
             who, pid);
       return fmt::format(
           "{} may compute, load data or wait for something else; if that may last longer, raise the timeout; "

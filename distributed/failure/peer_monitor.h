@@ -71,6 +71,8 @@ class PeerMonitor {
   std::optional<OperationFailure> reported_failure();
   /// Tells the others. The first rank's word stays.
   void announce(const OperationFailure& failure);
+  /// What this rank's own operation says while a failure is told already: whom it has waited for.
+  void add_own_word(const OperationFailure& failure);
   /// Waits for the others' answers.
   Diagnosis diagnose(const OperationFailure& failure);
   /// True on one rank: the one that is to tell the whole story.
@@ -92,6 +94,7 @@ class PeerMonitor {
   void publish_and_look();
   void wait_to_be_woken();
   std::optional<OperationFailure> read_failure();
+  static bool is_word_missing(const std::vector<Observation>& seen);
   bool look_for_failure();
   bool look_for_mismatch();
   std::string difference(int rank, const PeerState& other) const;
