@@ -55,15 +55,18 @@ std::vector<BrokenLink> broken_links(const std::vector<Observation>& observation
     const bool waits_for_third = one_computes || std::ranges::any_of(observations, [&](const Observation& other) {
                                    return other.state->called == from.called && came_late(from, *other.state, now_ms);
                                  });
-    if (has_done || !waits_for_third) links.push_back({r, peer, to.lost_peer == r});
+    if (!has_done && waits_for_third) continue;
+    const bool mutual = to.lost_peer == r;
+    const BrokenLink link =
+        mutual ? BrokenLink{std::min(r, peer), std::max(r, peer), true} : BrokenLink{r, peer, false};
+    if (std::ranges::find(links, link) == links.end()) links.push_back(link);
   }
   // What a rank waits for that itself waits for a third one does not come for that reason.
   std::vector<BrokenLink> first;
-  std::ranges::copy_if(links, std::back_inserter(first),
-                       [&](const BrokenLink& link) { return link.mutual && link.from < link.to; });
+  std::ranges::copy_if(links, std::back_inserter(first), &BrokenLink::mutual);
   if (first.empty())
     std::ranges::copy_if(links, std::back_inserter(first), [&](const BrokenLink& link) {
-      return !link.mutual && std::ranges::find(links, link.to, &BrokenLink::from) == links.end();
+      return std::ranges::find(links, link.to, &BrokenLink::from) == links.end();
     });
   if (first.empty()) first = links;
   return first;

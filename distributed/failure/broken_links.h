@@ -19,6 +19,8 @@ struct BrokenLink {
   int from = 0;  ///< the rank that hears nothing
   int to = 0;
   bool mutual = false;  ///< `to` says the same of `from`, and `from` is the lower one
+
+  friend bool operator==(const BrokenLink&, const BrokenLink&) = default;
 };
 
 /// Those that explain why no rank is missing, and yet they do not meet; empty if something else may explain it: a rank

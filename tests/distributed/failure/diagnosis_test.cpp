@@ -211,6 +211,7 @@ TEST(Diagnosis, ALinkThatIsCutIsNoRankThatComputes) {
   EXPECT_TRUE(
       headline({waits_for(1, waits), waits_for(2, waits), waits}).starts_with("rank 1 hears nothing of rank 2,"));
   EXPECT_TRUE(headline({waits, waits_for(2, earlier), waits_for(1, earlier)}).starts_with("ranks 1, 2 do not hear"));
+  EXPECT_TRUE(headline({waits, waits_for(2, waits), waits_for(1, earlier)}).starts_with("ranks 1, 2 do not hear each"));
 }
 
 TEST(Diagnosis, ARankThatMissesWhatHasBeenSentDoesNotCompute) {
