@@ -36,7 +36,7 @@ void watch_forks() {
 }
 
 std::atomic<bool>& fusion_flag() {
-  static std::atomic<bool> flag = environment_variable("LOCKSTEP_FUSION").value_or("1") != "0";
+  static std::atomic<bool> flag = environment_flag("LOCKSTEP_FUSION", /*unset=*/true);
   return flag;
 }
 

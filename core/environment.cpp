@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "lockstep/core/log.h"
+
 extern char** environ;  // POSIX leaves its declaration to the program
 
 namespace lockstep {
@@ -23,8 +25,10 @@ std::optional<std::string> environment_variable(const char* name) {
   return value;
 }
 
-bool environment_flag(const char* name) {
-  return environment_variable(name).value_or("0") != "0";
+bool environment_flag(const char* name, bool unset) {
+  const auto value = environment_variable(name);
+  if (value && *value != "0" && *value != "1") logging::warn("{}='{}' counts as 1: expected 0 or 1", name, *value);
+  return value ? *value != "0" : unset;
 }
 
 }  // namespace lockstep

@@ -16,7 +16,8 @@ Environment current_environment();
 /// One of this process's; empty if it is unset or set to nothing.
 std::optional<std::string> environment_variable(const char* name);
 
-/// True if it is set to anything but 0 or nothing.
-bool environment_flag(const char* name);
+/// True if it is set to anything but 0, or it is not set, or to nothing, and `unset` is true. A value that is neither 0
+/// nor 1 is told of in a warning.
+bool environment_flag(const char* name, bool unset = false);
 
 }  // namespace lockstep

@@ -38,7 +38,7 @@ void* map_block(std::size_t bytes) {
 }
 
 bool wants_huge_pages() {
-  static const bool wants = environment_variable("LOCKSTEP_HUGE_PAGES").value_or("1") != "0";
+  static const bool wants = environment_flag("LOCKSTEP_HUGE_PAGES", /*unset=*/true);
   return wants;
 }
 

@@ -18,7 +18,7 @@ using lockstep::command_line::UsageError;
 int run(int argc, char** argv) {
   lockstep::launcher::Options options;
   std::string nproc = "auto";
-  double node_timeout = 30, grace = 30;
+  double join_timeout = 60, node_timeout = 30, grace = 30;
   CLI::App app{
       "Starts the processes of a job on this machine, joins their output and ends them together.\n"
       "  lockstep-run --nproc-per-node 2 ./mnist_train --mode ddp\n"
@@ -57,6 +57,10 @@ int run(int argc, char** argv) {
                  "elastic: after a failure go on with the workers that are left, at least so many in all")
       ->check(lockstep::command_line::number(1))
       ->type_name("m");
+  app.add_option("--join-timeout", join_timeout, "seconds that the machines wait for each other at the start")
+      ->type_name("S")
+      ->check(lockstep::command_line::number(0.001, 86400.0))
+      ->capture_default_str();
   app.add_option("--node-timeout", node_timeout, "seconds after which a machine that shows no sign of life is lost")
       ->type_name("S")
       ->check(lockstep::command_line::number(0.001, 86400.0))
@@ -72,6 +76,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> program;
   if (!lockstep::command_line::parse(app, argc, argv, &program)) return 0;
   if (program.empty()) throw UsageError("there is no program to start; see --help");
+  options.join_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(join_timeout * 1000));
   options.silence_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(node_timeout * 1000));
   options.after_sigterm = std::chrono::milliseconds(static_cast<std::int64_t>(grace * 1000));
   options.nproc_per_node = nproc == "auto" ? lockstep::launcher::default_nproc() : std::stoi(nproc);

@@ -3,10 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/core/check.h"
@@ -15,6 +13,7 @@
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/core/cuda/memory.h"
 #include "lockstep/core/cuda/stream.h"
+#include "lockstep/core/environment.h"
 
 namespace lockstep::cuda {
 namespace {
@@ -132,10 +131,7 @@ class PlainAllocator final : public Allocator {
 };
 
 bool caches() {
-  static const bool value = [] {
-    const char* text = std::getenv("LOCKSTEP_CUDA_MEMORY_CACHE");
-    return !text || std::string_view(text) != "0";
-  }();
+  static const bool value = environment_flag("LOCKSTEP_CUDA_MEMORY_CACHE", /*unset=*/true);
   return value;
 }
 

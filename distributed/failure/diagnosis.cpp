@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/core/check.h"
+#include "lockstep/distributed/failure/broken_links.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -227,6 +228,12 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
       return fmt::format(
           "check that the machine of {} is up and reaches the others (LOCKSTEP_INTERFACE chooses the way)", who);
     case Verdict::behind:
+      if (state && state->running)
+        return fmt::format(
+            "look why {} did not get to the end of that collective: slow work, or the network between two ranks; if "
+            "that "
+            "may last longer, raise the timeout; kill -USR1 {} makes it tell its last calls",
+            who, pid);
       return fmt::format(
           "{} may compute, load data or wait for something else; if that may last longer, raise the timeout; "
           "kill -USR1 {} makes it tell its last calls",
@@ -332,6 +339,19 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     remedies = kSameCalls;
     break;
   }
+  // Nor where two ranks wait for each other, with nothing between them but the network.
+  std::vector<BrokenLink> links;
+  if (worst <= Verdict::behind && remedies != kSameCalls && store_error.empty())
+    links = broken_links(observations, now_ms);
+  if (!links.empty()) {
+    causes = text_of(links, ranks);
+    remedies = remedy_of(links, observations, ranks);
+    waiting.clear();
+    culprits.clear();
+    for (const Group& group : groups)
+      waiting += fmt::format("{}{} {}", waiting.empty() ? "" : "; ", names_of(group.ranks),
+                             verdicts.sentence(group.ranks.front(), group.verdict, group.ranks.size() > 1));
+  }
   // Nobody is missing, and ranks have not met in another group of the job: then one of those has said why.
   for (int r = 0; r < world && causes.empty(); ++r) {
     const auto& state = observations[static_cast<std::size_t>(r)].state;
@@ -354,6 +374,7 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     if (const auto& state = observations[static_cast<std::size_t>(failure.reporter)].state)
       result.reported = state->trouble;
   if (!culprits.empty()) result.culprits = names_of(culprits);
+  if (!links.empty()) result.culprits = "the link between " + between(links.front(), ranks);
   result.headline = causes;
   if (!causes.empty() && !waiting.empty()) result.headline += "; " + waiting;
   if (!store_error.empty())

@@ -36,7 +36,7 @@ struct Diagnosis {
   /// One sentence, the same on every rank that has heard the same: who is the cause, and what the others wait for.
   /// "rank 2 is alive, but still after all_reduce #17 (...) at step 41; ranks 0, 1, 3 wait in all_reduce #18 (...)"
   std::string headline;
-  /// Who is the cause: "rank 2"; empty if nobody can tell.
+  /// Who or what is the cause: "rank 2", "the link between ranks 1, 2"; empty if nobody can tell.
   std::string culprits;
   /// What the rank that reported the failure says of it; empty if it was this one, or says nothing.
   std::string reported;

@@ -72,6 +72,11 @@ std::exception_ptr GroupFailure::fail(const OperationFailure& failure) {
   {
     std::unique_lock lock(mutex_);
     if (failing_) {
+      if (monitor_) {
+        lock.unlock();
+        monitor_->add_own_word(failure);
+        lock.lock();
+      }
       // Another thread is finding out why; it needs less than the deadline.
       changed_.wait_for(lock, 2 * timeout_, [this] { return failure_ != nullptr; });
       return failure_ ? failure_ : std::make_exception_ptr(ProcessGroupError(failure.cause));

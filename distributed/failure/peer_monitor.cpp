@@ -44,7 +44,6 @@ PeerMonitor::PeerMonitor(StorePtr store, int rank, int world_size, Milliseconds 
       on_failure_(std::move(on_failure)),
       last_read_(static_cast<std::size_t>(world_size)),
       identities_read_(world_size > kSmallWorld) {
-  state_.since_ms = PeerState::now_ms();
   state_.process = own_identity();
 }
 
@@ -102,7 +101,7 @@ void PeerMonitor::collective_started(const OperationInfo& operation, std::uint64
   state_.fingerprint = fingerprint;
   state_.step = operation.step;
   calls_[operation.number % kCalls] = Call{operation, fingerprint};
-  state_.since_ms = PeerState::now_ms();
+  state_.since_ms = now_ms();
   started_at_ = steady_now();
   next_mismatch_look_ = started_at_ + std::clamp(timeout_ / 4, 2 * interval_, Milliseconds(2'000));
   ++changes_;
@@ -114,7 +113,7 @@ void PeerMonitor::collective_ended() {
   {
     const std::lock_guard lock(mutex_);
     state_.running = false;
-    state_.since_ms = PeerState::now_ms();
+    state_.since_ms = now_ms();
     ++changes_;
     is_past = !state_.exception.empty() && state_.called > exception_until_;
   }
@@ -125,7 +124,7 @@ void PeerMonitor::point_to_point_started(const OperationInfo& operation) {
   const std::lock_guard lock(mutex_);
   point_to_point_ = operation;
   has_point_to_point_ = true;
-  state_.since_ms = PeerState::now_ms();
+  state_.since_ms = now_ms();
   ++changes_;
 }
 
@@ -261,7 +260,7 @@ std::string PeerMonitor::standstill() const {
 Milliseconds PeerMonitor::since_last_collective() const {
   const std::lock_guard lock(mutex_);
   if (state_.called == 0 || state_.running) return Milliseconds::max();
-  return Milliseconds(PeerState::now_ms() - state_.since_ms);
+  return Milliseconds(now_ms() - state_.since_ms);
 }
 
 void PeerMonitor::wait_to_be_woken() {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/failure/diagnosis.h"
 #include "lockstep/distributed/failure/peer_state.h"
 #include "lockstep/distributed/operation/operation.h"
@@ -70,6 +71,8 @@ class PeerMonitor {
   std::optional<OperationFailure> reported_failure();
   /// Tells the others. The first rank's word stays.
   void announce(const OperationFailure& failure);
+  /// What this rank's own operation says while a failure is told already: whom it has waited for.
+  void add_own_word(const OperationFailure& failure);
   /// Waits for the others' answers.
   Diagnosis diagnose(const OperationFailure& failure);
   /// True on one rank: the one that is to tell the whole story.
@@ -91,6 +94,7 @@ class PeerMonitor {
   void publish_and_look();
   void wait_to_be_woken();
   std::optional<OperationFailure> read_failure();
+  static bool is_word_missing(const std::vector<Observation>& seen);
   bool look_for_failure();
   bool look_for_mismatch();
   std::string difference(int rank, const PeerState& other) const;
@@ -108,6 +112,7 @@ class PeerMonitor {
   static std::string rank_key(const char* prefix, int rank);
   std::optional<PeerState> read(const char* prefix, int rank);
   int job_rank(int rank) const { return ranks_.empty() ? rank : ranks_[static_cast<std::size_t>(rank)]; }
+  std::int64_t now_ms() const;
   bool stopping() const;
   bool watching() const;
   Milliseconds pause() const;
@@ -123,6 +128,9 @@ class PeerMonitor {
   Milliseconds interval_;
   Milliseconds request_timeout_;
   std::function<void(OperationFailure)> on_failure_;
+  /// A group's monitors begin as soon as its ranks have met, so times since then compare between machines, whose wall
+  /// clocks may differ.
+  Deadline began_ = std::chrono::steady_clock::now();
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -5,6 +5,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
+#include "lockstep/distributed/failure/broken_links.h"
 #include "lockstep/distributed/failure/peer_monitor.h"
 #include "lockstep/distributed/failure/tell_launcher.h"
 
@@ -14,6 +15,10 @@ namespace {
 constexpr Milliseconds kPause{10};  // between two looks for answers
 
 }  // namespace
+
+std::int64_t PeerMonitor::now_ms() const {
+  return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - began_).count();
+}
 
 std::optional<OperationFailure> PeerMonitor::reported_failure() {
   try {
@@ -28,7 +33,8 @@ void PeerMonitor::announce(const OperationFailure& failure) {
   {
     const std::lock_guard lock(mutex_);
     announced_ = true;
-    state_.trouble = failure.cause;
+    state_.trouble = state_.trouble.empty() ? failure.cause : fmt::format("{}; {}", failure.cause, state_.trouble);
+    if (tells_of_loss(failure.cause)) state_.lost_peer = failure.peer;
     ++changes_;
   }
   const std::string me = std::to_string(rank_);
@@ -40,6 +46,29 @@ void PeerMonitor::announce(const OperationFailure& failure) {
     give_up_store(error.what());
     logging::debug("cannot tell the others of a failure: {}", error.what());
   }
+}
+
+void PeerMonitor::add_own_word(const OperationFailure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure.peer < 0 || state_.lost_peer >= 0 || !tells_of_loss(failure.cause)) return;
+    state_.lost_peer = failure.peer;
+    state_.trouble += (state_.trouble.empty() ? "" : "; ") + failure.cause;
+    ++changes_;
+    if (!announced_) return;  // announce() tells it
+  }
+  try {
+    if (store_error().empty()) store_->set(rank_key("answer", rank_), own_state().encode(), request_timeout_);
+  } catch (const std::exception& error) {
+    give_up_store(error.what());
+  }
+}
+
+/// True while all live, and one of those that wait has not said for whom.
+bool PeerMonitor::is_word_missing(const std::vector<Observation>& seen) {
+  return std::ranges::all_of(seen, [](const Observation& other) { return other.answered && !other.state->left; }) &&
+         std::ranges::any_of(
+             seen, [](const Observation& other) { return other.state->running && other.state->lost_peer < 0; });
 }
 
 Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
@@ -80,10 +109,23 @@ Diagnosis PeerMonitor::diagnose(const OperationFailure& failure) {
     const std::lock_guard lock(mutex_);
     if (!other.state) other.state = last_read_[static_cast<std::size_t>(r)];
   }
+  // Whom a rank has waited for comes out when its operation ends, which may be after its answer.
+  const Deadline words_by = deadline_in(std::clamp(timeout_ / 20, Milliseconds(20), Milliseconds(200)));
+  while (store_error.empty() && is_word_missing(seen) && !has_passed(words_by)) {
+    std::this_thread::sleep_for(kPause);
+    try {
+      for (int r = 0; r < world_size_; ++r)
+        if (auto answer = r == rank_ ? own_state() : read("answer", r))
+          seen[static_cast<std::size_t>(r)].state = std::move(answer);
+    } catch (const std::exception& error) {
+      store_error = error.what();
+      give_up_store(store_error);
+    }
+  }
   if (!store_error.empty())
     for (Observation& other : seen)
       if (!other.answered && other.state) other.fate = fate_of(other.state->process);
-  return distributed::diagnose(failure, seen, store_error, PeerState::now_ms(), ranks_);
+  return distributed::diagnose(failure, seen, store_error, now_ms(), ranks_);
 }
 
 bool PeerMonitor::is_reporter(const OperationFailure& failure, const Diagnosis& diagnosis) {

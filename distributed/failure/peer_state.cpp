@@ -1,15 +1,8 @@
 #include "lockstep/distributed/failure/peer_state.h"
 
-#include <chrono>
-
 #include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
-
-std::int64_t PeerState::now_ms() {
-  using namespace std::chrono;
-  return duration_cast<milliseconds>(system_clock::now().time_since_epoch()).count();
-}
 
 std::string PeerState::encode() const {
   wire::Writer fields;
@@ -24,6 +17,7 @@ std::string PeerState::encode() const {
       .bytes(ended_by)
       .bytes(exception)
       .bytes(trouble)
+      .integer(static_cast<std::uint64_t>(lost_peer))
       .integer(static_cast<std::uint64_t>(since_ms))
       .bytes(process.host)
       .bytes(process.space)
@@ -49,6 +43,7 @@ PeerState PeerState::decode(std::string_view text) {
   state.ended_by = fields.bytes();
   state.exception = fields.bytes();
   state.trouble = fields.bytes();
+  state.lost_peer = static_cast<int>(fields.integer());
   state.since_ms = static_cast<std::int64_t>(fields.integer());
   state.process.host = fields.bytes();
   state.process.space = fields.bytes();

@@ -29,12 +29,10 @@ struct PeerState {
   std::string ended_by;           ///< its own doing, if it gave up by itself: "threw: ...", "aborted: ..."
   std::string exception;          ///< that its last step ended with, which the program has caught; empty if none
   std::string trouble;            ///< why it gave up; empty if it has not
-  std::int64_t since_ms = 0;      ///< when this last changed; wall clock
+  int lost_peer = -1;             ///< the rank that it waited for when it gave up, by itself; -1 if none
+  std::int64_t since_ms = 0;      ///< when this last changed, counted from the beginning of its watch over the others
   ProcessIdentity process;
   std::vector<Call> calls;  ///< the last collectives, oldest first; told by a rank that has failed or left
-
-  /// The present time as since_ms has it.
-  static std::int64_t now_ms();
 
   std::string encode() const;
   /// Throws Error if `text` is no state.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <string_view>
 
 #include "lockstep/core/check.h"
@@ -13,9 +14,11 @@
 #include "lockstep/core/own_process.h"
 #include "lockstep/core/standard_streams.h"
 #include "lockstep/distributed/failure/flight_dump.h"
+#include "lockstep/distributed/failure/refusal.h"
 #include "lockstep/distributed/gloo/gloo.h"
 #include "lockstep/distributed/mpi/mpi.h"
 #include "lockstep/distributed/nccl/nccl.h"
+#include "lockstep/distributed/process_group/meeting.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 #include "lockstep/distributed/shm/shm.h"
 #include "lockstep/distributed/store/hash_store.h"
@@ -35,6 +38,16 @@ std::atomic<int> joined = 0;
 /// After a failure the others need it to find out what has happened, and some may never close their connections.
 Milliseconds farewell(bool failed, Milliseconds timeout) {
   return failed ? std::min(kFarewell, timeout / 4) : kFarewell;
+}
+
+/// The launcher's word counts; what it does not say the ranks find out together. Some may have been told, and others
+/// not.
+LocalPlace local_place_of(const Rendezvous& place, const ProcessGroupOptions& group) {
+  const bool told = place.local_rank && place.local_world_size;
+  PrefixStore store("world/machines", place.store);
+  const LocalPlace found = find_local_place(store, group, own_machine(), !told).value_or(LocalPlace());
+  return {.rank = place.local_rank.value_or(found.rank),
+          .world_size = place.local_world_size.value_or(found.world_size)};
 }
 
 /// "cuda" is the device of the rank's number on its machine.
@@ -108,8 +121,7 @@ void check_same_backend(const std::string& backend, const Rendezvous& place, Mil
   const std::string mine = fmt::format("{} of rank {}", backend, place.rank);
   const std::string first = place.store->compare_set("world/backend", "", mine, timeout);
   LOCKSTEP_CHECK(first.substr(0, first.find(' ')) == backend,
-                 "[init] the ranks were given different backends: {}, and {} on this rank; give all the same", first,
-                 backend);
+                 "[init] the ranks were given different backends: {}, and {}; give all the same", first, mine);
 }
 
 ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, const ProcessGroupOptions& group,
@@ -159,6 +171,7 @@ struct ServedStore {
 
 struct Job::State {
   Rendezvous place;
+  LocalPlace local;
   std::shared_ptr<ServedStore> served;  // null: another process serves it
   Device device;
   StorePtr store;
@@ -180,8 +193,7 @@ struct Job::State {
     }
     try {
       const bool failed = std::uncaught_exceptions() > 0 || (group && group->failed());
-      // Who could not join waits for nobody.
-      if (served) served->patience = group ? farewell(failed, group->timeout()) : Milliseconds(0);
+      if (served) served->patience = group ? farewell(failed, group->timeout()) : kLeaveTaking;
       group.reset();
       store.reset();
       place.store.reset();
@@ -204,10 +216,10 @@ int Job::world_size() const {
   return state_->place.world_size;
 }
 int Job::local_rank() const {
-  return state_->place.local_rank;
+  return state_->local.rank;
 }
 int Job::local_world_size() const {
-  return state_->place.local_world_size;
+  return state_->local.world_size;
 }
 Device Job::device() const {
   return state_->device;
@@ -250,21 +262,34 @@ Job init(const InitOptions& options) {
                             .store = options.store},
                            environment));
   Rendezvous& place = state->place;
-  state->device = device_of(options, place.local_rank);
-  check_backend_of(options.backend, state->device, place.world_size);
   ProcessGroupOptions group{.rank = place.rank, .world_size = place.world_size, .timeout = options.timeout};
+  if (place.world_size > 1) {
+    logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
+    if (const int before = joined.load(); before > 0)
+      place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
+    state->local = local_place_of(place, group);
+  }
+  const auto check = [&](const std::function<void()>& what) {
+    try {
+      what();
+    } catch (const std::exception& error) {
+      if (place.world_size > 1) refuse_meeting(*place.store, fmt::format("rank {} says: {}", place.rank, error.what()));
+      throw;
+    }
+  };
+  check([&] {
+    state->device = device_of(options, state->local.rank);
+    check_backend_of(options.backend, state->device, place.world_size);
+  });
   if (place.world_size == 1) {
     state->store = std::make_shared<HashStore>();
     state->group = make_single_process_group(group);
     FlightDumps::add(state->group->recorder());
     return Job(std::move(state));
   }
-  logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
-  if (const int before = joined.load(); before > 0)
-    place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
-  check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout);
+  check([&] { check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout); });
   ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
   if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
   state->group = std::move(made);

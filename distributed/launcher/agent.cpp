@@ -141,8 +141,8 @@ void Agent::wait_for_all(const std::string& name, milliseconds timeout, const st
     LOCKSTEP_CHECK(!place_holder().empty(), "{}", kOtherStore);
     if (Clock::now() >= deadline)
       throw TimeoutError(
-          fmt::format("node {} did not {} within {:.0f} s; start a launcher there with the same "
-                      "--master-addr, --master-port and LOCKSTEP_TOKEN",
+          fmt::format("node {} did not {} within {:.3g} s; start a launcher there with the same "
+                      "--master-addr, --master-port and LOCKSTEP_TOKEN; --join-timeout waits longer",
                       fmt::join(absent, ", "), what, seconds(timeout)));
     std::this_thread::sleep_for(kPause);
   }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
@@ -44,7 +45,6 @@ constexpr milliseconds kLongestTry{4000};
 // For the launcher of the node whose rank is the cause to say so; it waits itself until that rank has ended. One that
 // lives has shown signs of life meanwhile.
 constexpr milliseconds kCauseTime{3'000};
-constexpr std::size_t kMinTokenLength = 16;
 constexpr int kMaxWorldSize = static_cast<int>(distributed::Store::kMaxWaitKeys);
 constexpr std::size_t kScreen = 24;  // lines of a terminal that are seen at once
 
@@ -70,6 +70,7 @@ void validate(const Options& options, const std::vector<std::string>& command) {
                       options.nnodes * options.nproc_per_node));
   require(options.min_nproc == 0 || options.max_restarts > 0,
           "going on with fewer workers takes restarts; give --max-restarts with --min-nproc");
+  require(options.join_timeout.count() > 0, "the time in which the nodes have to meet must be positive");
   require(options.silence_timeout.count() > 0, "the time after which a silent node is lost must be positive");
   require(options.kill_after.count() > 0 && options.after_sigterm.count() > 0,
           "the time between asking workers to end and killing them must be positive");
@@ -82,11 +83,12 @@ void validate(const Options& options, const std::vector<std::string>& command) {
 std::string job_token(const Options& options) {
   if (options.nnodes == 1) return distributed::make_token();
   const char* token = std::getenv("LOCKSTEP_TOKEN");
-  if (!token || std::string(token).size() < kMinTokenLength)
+  const std::string weakness = distributed::token_weakness(token ? token : "");
+  if (!weakness.empty())
     throw UsageError(fmt::format(
-        "a job on several nodes needs a shared secret: {}; set the same random text of at least {} characters "
-        "on every node, for example from `openssl rand -hex 32`",
-        token ? "LOCKSTEP_TOKEN is too short" : "LOCKSTEP_TOKEN is not set", kMinTokenLength));
+        "a job on several nodes needs a shared secret: LOCKSTEP_TOKEN {}; set the same random text of at least {} "
+        "characters on every node, for example from `openssl rand -hex 32`",
+        weakness, distributed::kMinTokenLength));
   return token;
 }
 
@@ -110,6 +112,14 @@ StorePtr connect_to_node0(const Options& options, const TCPStoreServer* own, con
   // Node 0 reaches its own store wherever that listens.
   const std::string host = own && own->bind_address() == "0.0.0.0" ? "127.0.0.1" : options.master_addr;
   const Deadline deadline = deadline_in(options.join_timeout);
+  const auto give_up_late = [&](const Error& error) {
+    if (!has_passed(deadline)) return;
+    throw TimeoutError(fmt::format(
+        "node 0's launcher was not reached at {}:{} within {:.3g} s ({}); start it there, and check address, port and "
+        "firewall; --join-timeout waits longer",
+        options.master_addr, options.master_port, std::chrono::duration<double>(options.join_timeout).count(),
+        error.what()));
+  };
   for (milliseconds time = kFirstTry;; time = std::min(2 * time, kLongestTry)) {
     throw_if_interrupted(signals);
     try {
@@ -120,12 +130,11 @@ StorePtr connect_to_node0(const Options& options, const TCPStoreServer* own, con
       // The store of a launcher of node 0 that was started again is another one, although it has the same address.
       const std::string its_name = retrying->compare_set("launcher", "", distributed::make_token());
       return std::make_shared<distributed::PrefixStore>("launcher/" + its_name, retrying);
-    } catch (const TimeoutError&) {
-      if (!has_passed(deadline)) continue;
-      throw TimeoutError(fmt::format(
-          "node 0's launcher was not reached at {}:{} within {:.0f} s; start it there, and "
-          "check address, port and firewall",
-          options.master_addr, options.master_port, std::chrono::duration<double>(options.join_timeout).count()));
+    } catch (const TimeoutError& error) {
+      give_up_late(error);
+    } catch (const distributed::ConnectionError& error) {
+      give_up_late(error);
+      std::this_thread::sleep_for(kFirstTry / 10);
     }
   }
 }
@@ -346,7 +355,11 @@ class Launcher {
 
 }  // namespace
 
-int run(const Options& options, const std::vector<std::string>& command) {
+int run(const Options& given, const std::vector<std::string>& command) {
+  Options options = given;
+  // An IPv6 address as it is written in URLs.
+  if (std::string& host = options.master_addr; host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
   validate(options, command);
   keep_standard_streams_open();
   std::fflush(nullptr);  // what this process has printed comes before what the workers print

@@ -7,6 +7,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/failure/process_identity.h"
+#include "lockstep/distributed/failure/refusal.h"
 #include "lockstep/distributed/rendezvous/meeting_file.h"
 #include "lockstep/distributed/rendezvous/url.h"
 #include "lockstep/distributed/store/file_store.h"
@@ -184,15 +185,20 @@ void find_store_by_environment(Rendezvous& found, const LauncherVariables& launc
 }
 
 /// Ranks that were told different numbers of processes would wait for each other, or for nobody.
-void check_world_sizes(const Rendezvous& found, Deadline deadline) {
+void check_world_sizes(Rendezvous& found, Deadline deadline) {
   const std::string own = std::to_string(found.world_size);
   const std::string said = fmt::format("{} (rank {})", own, found.rank);
   const std::string first =
       found.store->compare_set("world_size", "", said, std::max(time_left(deadline), Milliseconds(1)));
-  LOCKSTEP_CHECK(first.starts_with(own + " "),
-                 "[rendezvous] the number of processes is {}, and rank {} was told {}: give all ranks the same "
-                 "WORLD_SIZE (world_size in a URL)",
-                 first, found.rank, own);
+  if (first.starts_with(own + " ")) return;
+  const std::string why = fmt::format(
+      "[rendezvous] the number of processes is {}, and rank {} was told {}: give all ranks the same WORLD_SIZE "
+      "(world_size in a URL)",
+      first, found.rank, own);
+  refuse_meeting(*found.store, why);
+  found.store.reset();
+  if (found.server) found.server->wait_until_idle(kLeaveTaking);
+  throw Error(why);
 }
 
 }  // namespace
@@ -235,8 +241,8 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
   } else {
     LOCKSTEP_CHECK(false, "[rendezvous] '{}' has the scheme '{}'; expected env, tcp or file", options.url, url.scheme);
   }
-  found.local_rank = launcher.local_rank.value_or(found.rank);
-  found.local_world_size = launcher.local_world_size.value_or(found.world_size);
+  found.local_rank = launcher.local_rank;
+  found.local_world_size = launcher.local_world_size;
   if (url.scheme != "file") {
     const std::string restarts = variable(environment, "LOCKSTEP_RESTART_COUNT");
     found.store = std::make_shared<PrefixStore>("group-" + (restarts.empty() ? "0" : restarts), found.store);

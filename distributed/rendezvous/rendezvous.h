@@ -61,8 +61,9 @@ struct Rendezvous {
   StorePtr store = {};
   int rank = 0;
   int world_size = 1;
-  int local_rank = 0;
-  int local_world_size = 1;
+  /// As the launcher says; empty if it does not.
+  std::optional<int> local_rank = {};
+  std::optional<int> local_world_size = {};
   /// True if all ranks are on this machine.
   bool single_node = true;
   /// Where rank 0's machine is; empty if a store in a file says nothing about it.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr Milliseconds kAnswerGrace{2'000};
 // A server that has been there and refuses connections for so long has ended: a firewall may refuse a few.
 constexpr Milliseconds kRefusals{2'000};
+constexpr Milliseconds kPause{50};  // between two tries to be greeted
 
 constexpr const char* kHolder = "{} ({}; rank 0 or the launcher holds the store)";
 
@@ -33,7 +35,9 @@ wire::Writer request_for(wire::Request kind) {
 
 TCPStore::TCPStore(TCPStoreOptions options) : options_(std::move(options)) {
   set_timeout(options_.timeout);
-  idle_.push_back(connect(timeout(), std::min(options_.connected_by, deadline_in(timeout()))));
+  const Deadline deadline = std::min(options_.connected_by, deadline_in(timeout()));
+  check_token(options_.token, "connecting to", options_.host, deadline);
+  idle_.push_back(connect(timeout(), deadline));
 }
 
 TCPStore::~TCPStore() = default;
@@ -43,15 +47,32 @@ std::string TCPStore::describe() const {
 }
 
 FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline, Deadline listens_by) const {
-  FileDescriptor fd = connect_to(options_.host, options_.port, deadline, listens_by);
+  FileDescriptor fd;
   // See Note [Token].
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
-  try {
-    recv_all(fd.get(), greeting.data(), greeting.size(), deadline);
-  } catch (const TimeoutError&) {
-    throw TimeoutError(fmt::format(
-        "[{}] takes connections but said nothing within {} ms; is another program on that port, or the store stopped?",
-        describe(), timeout.count()));
+  // What is between, a proxy say, may take connections before the store does.
+  const Deadline last_try = std::min(deadline, listens_by) - kPause;
+  for (bool greeted = false; !greeted;) {
+    fd = connect_to(options_.host, options_.port, deadline, listens_by);
+    try {
+      recv_all(fd.get(), greeting.data(), greeting.size(), deadline);
+      greeted = true;
+    } catch (const TimeoutError&) {
+      throw TimeoutError(
+          fmt::format("[{}] takes connections but said nothing within {} ms; is another program on that port, or the "
+                      "store stopped?",
+                      describe(), timeout.count()));
+    } catch (const ConnectionError&) {
+      const std::string text = fmt::format(
+          "[{}] takes connections but closes them before it says anything; is another program on that port, or a proxy "
+          "whose store (rank 0 or the launcher holds it) does not run?",
+          describe());
+      if (has_passed(last_try)) {
+        if (listens_by < deadline) throw ConnectionError(text);
+        throw TimeoutError(text);
+      }
+      std::this_thread::sleep_for(kPause);
+    }
   }
   if (!greeting.starts_with(wire::kHello))
     throw StoreError(fmt::format("[{}] is not a store of this version; is another program on that port?", describe()));
@@ -67,6 +88,8 @@ FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline, Deadli
         "[{}] did not answer to the token within {} ms; is the process that holds the store (rank 0 or the launcher) "
         "stopped, or is something else on that port?",
         describe(), timeout.count()));
+  } catch (const ConnectionError& error) {
+    throw ConnectionError(fmt::format(kHolder, error.what(), describe()));
   }
   if (verdict[0] == wire::kOtherUser) throw_other_user();
   if (verdict[0] == wire::kFull) throw StoreError(fmt::format("[{}] has no room for more connections", describe()));

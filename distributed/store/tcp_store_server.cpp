@@ -39,10 +39,7 @@ class TCPStoreServer::Loop {
  public:
   explicit Loop(TCPStoreServerOptions options) : options_(std::move(options)), handler_(options_.max_bytes) {
     const Deadline deadline = deadline_in(options_.lookup_timeout);
-    LOCKSTEP_CHECK(!options_.token.empty() || is_loopback(options_.bind_address, deadline),
-                   "[TCPStore] listening on {} needs a token, so that only the job's own processes get in; set "
-                   "LOCKSTEP_TOKEN to the same secret on every node, such as the output of 'openssl rand -hex 32'",
-                   options_.bind_address);
+    check_token(options_.token, "listening on", options_.bind_address, deadline);
     listener_ = listen_on(options_.bind_address, options_.port, deadline);
     port_ = bound_port(listener_.get());
     stop_ = make_pipe(O_NONBLOCK);

@@ -3,11 +3,13 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/sha256.h"
+#include "lockstep/distributed/store/socket.h"
 
 namespace lockstep::distributed::wire {
 
@@ -98,6 +100,24 @@ std::string make_token() {
     token += kDigits[byte & 15];
   }
   return token;
+}
+
+std::string token_weakness(std::string_view token) {
+  if (token.empty()) return "is not set";
+  const auto characters =
+      static_cast<std::size_t>(std::ranges::count_if(token, [](unsigned char c) { return std::isspace(c) == 0; }));
+  if (characters >= kMinTokenLength) return {};
+  return fmt::format("is too short: {} character(s) besides blanks", characters);
+}
+
+void check_token(std::string_view token, std::string_view what, const std::string& host, Deadline deadline) {
+  const std::string weakness = token_weakness(token);
+  if (weakness.empty() || is_loopback(host, deadline)) return;
+  throw StoreError(
+      fmt::format("[TCPStore] {} {} needs a token, so that only the job's own processes get in, and it {}; set "
+                  "LOCKSTEP_TOKEN to the same secret of at least {} characters on every node, such as the output of "
+                  "'openssl rand -hex 32'",
+                  what, host, weakness, kMinTokenLength));
 }
 
 }  // namespace lockstep::distributed

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/core/deadline.h"
 #include "lockstep/distributed/store/store.h"
 
 // How TCPStore's client and server talk.
@@ -73,4 +74,12 @@ std::string proof(std::string_view token, std::string_view side, std::string_vie
 namespace lockstep::distributed {
 /// A fresh secret for a job: 32 random bytes in hexadecimal.
 std::string make_token();
+
+/// The least that a token has, besides blanks, where other machines reach the store.
+inline constexpr std::size_t kMinTokenLength = 16;
+/// Why a token is no secret there: "is not set", "is too short: ..."; empty if it may be one.
+std::string token_weakness(std::string_view token);
+/// Throws StoreError where `host` is not on a loopback address, which is found out by the deadline, and the token is
+/// too weak for it. `what`: "listening on", "connecting to".
+void check_token(std::string_view token, std::string_view what, const std::string& host, Deadline deadline);
 }  // namespace lockstep::distributed

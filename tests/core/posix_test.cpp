@@ -93,7 +93,10 @@ TEST(Environment, NothingIsAsUnset) {
   ::setenv("LOCKSTEP_TEST_VARIABLE", "a=b", 1);
   EXPECT_EQ(environment_variable("LOCKSTEP_TEST_VARIABLE"), "a=b");
   EXPECT_EQ(current_environment()["LOCKSTEP_TEST_VARIABLE"], "a=b");
+  ::testing::internal::CaptureStderr();
   EXPECT_TRUE(environment_flag("LOCKSTEP_TEST_VARIABLE"));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "warning: LOCKSTEP_TEST_VARIABLE='a=b' counts as 1: expected 0 or 1\n");
   ::unsetenv("LOCKSTEP_TEST_VARIABLE");
 }
 

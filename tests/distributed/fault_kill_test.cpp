@@ -85,7 +85,7 @@ TEST_P(KilledInRendezvous, IsNamedByTheOthers) {
   };
   start(faulty);
   ASSERT_EQ(workers[0]->line("starting", Milliseconds(20'000)), "");
-  store.wait_for_keys(3);  // the backend, its process, and that it has come
+  store.wait_for_keys(4);  // the number of ranks, its machine, its process, and that it has come
   workers[0]->signal(SIGKILL);
   EXPECT_EQ(workers[0]->status(Milliseconds(5'000)), 128 + SIGKILL);
   Row row("`kill -9` of rank " + std::to_string(faulty) + " in the rendezvous, before the others come");

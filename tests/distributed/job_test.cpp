@@ -12,6 +12,7 @@
 
 #include "lockstep/core/cuda/device.h"
 #include "lockstep/distributed/gloo/gloo.h"
+#include "lockstep/distributed/process_group/meeting.h"
 #include "lockstep/distributed/rendezvous/rendezvous.h"
 #include "tests/support/free_port.h"
 #include "tests/support/temporary_path.h"
@@ -64,6 +65,8 @@ void meet_through_a_file(const std::string& wish, const std::string& backend) {
                       .rank = rank,
                       .world_size = 2});
       EXPECT_EQ(job.backend(), backend);
+      EXPECT_EQ(job.local_rank(), rank);
+      EXPECT_EQ(job.local_world_size(), 2);
       const Tensor tensor = full({3}, rank + 1);
       job.process_group()->all_reduce(tensor)->wait();
       EXPECT_EQ(tensor.to_vector<double>(), std::vector<double>(3, 3.0));
@@ -76,6 +79,25 @@ void meet_through_a_file(const std::string& wish, const std::string& backend) {
 TEST(Job, RanksOnOneMachineShareMemory) {
   meet_through_a_file("auto", "shm");
   meet_through_a_file("shm", "shm");
+}
+
+// Also beside one that was told its place by its launcher, and one that comes last.
+TEST(Job, RanksOnSeveralMachinesFindTheirPlacesOnThem) {
+  const StorePtr store = make_hash_store();
+  const std::vector<std::string> machines{"b", "a", "b", "a", "a"};
+  const std::vector<int> ranks{0, 0, 1, 1, 2}, sizes{2, 3, 2, 3, 3};
+  std::vector<std::thread> threads;
+  for (int rank = 4; rank >= 0; --rank)
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<std::size_t>(rank);
+      const ProcessGroupOptions group{.rank = rank, .world_size = 5, .timeout = kTimeout};
+      const std::optional<LocalPlace> place = find_local_place(*store, group, machines[at], rank != 3);
+      ASSERT_EQ(place.has_value(), rank != 3);
+      if (!place) return;
+      EXPECT_EQ(place->rank, ranks[at]) << rank;
+      EXPECT_EQ(place->world_size, sizes[at]) << rank;
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Job, MeetsInAStoreOfTheProgram) {
@@ -139,6 +161,39 @@ TEST(Job, BackendsAreKnown) {
   const auto has = [&](const char* name) { return std::count(backends.begin(), backends.end(), name) == 1; };
   EXPECT_TRUE(has("shm"));
   EXPECT_EQ(has("gloo"), gloo::is_available());
+}
+
+/// What each of three ranks says, of which the last is given another option, a moment after the others have come or
+/// before them. Rank 0 holds the store.
+std::vector<std::string> errors_where_one_differs(InitOptions options, const InitOptions& other, bool comes_first) {
+  options.init_method = fmt::format("tcp://127.0.0.1:{}", testing::free_port());
+  std::vector<std::string> errors(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      if ((rank == 2) != comes_first) std::this_thread::sleep_for(Milliseconds(200));
+      InitOptions own = rank == 2 ? other : options;
+      own.init_method = options.init_method;
+      own.rank = rank;
+      errors[static_cast<std::size_t>(rank)] = error_of([&] { init(own); });
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+TEST(Job, WhyRanksCannotMeetAllOfThemTell) {
+  InitOptions options{.device = "cpu", .timeout = kTimeout, .world_size = 3}, other = options;
+  other.world_size = 4;
+  const auto start = std::chrono::steady_clock::now();
+  for (const bool comes_first : {false, true})
+    for (const std::string& error : errors_where_one_differs(options, other, comes_first))
+      EXPECT_NE(error.find("give all ranks the same WORLD_SIZE"), std::string::npos) << comes_first << error;
+  other = options;
+  other.backend = "shm";
+  for (const bool comes_first : {false, true})
+    for (const std::string& error : errors_where_one_differs(options, other, comes_first))
+      EXPECT_NE(error.find("the ranks were given different backends: "), std::string::npos) << comes_first << error;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kTimeout) << "nobody waits until the deadline";
 }
 
 TEST(Job, RanksThatDoNotComeAreNamed) {

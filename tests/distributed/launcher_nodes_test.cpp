@@ -339,6 +339,23 @@ TEST(LauncherNodes, WaitForAGreetingThatHasALongWay) {
   alone->wait();
 }
 
+// As a proxy does whose backend is not up yet, or a program of another kind.
+TEST(LauncherNodes, TryAgainWhereConnectionsAreClosedAndNameThePlace) {
+  const FileDescriptor listener = distributed::listen_on("127.0.0.1", 0);
+  const int port = distributed::bound_port(listener.get());
+  const auto alone = node(1, 2, port, shell("exit 0"), {"--join-timeout", "1"});
+  int taken = 0;
+  while (is_running(alone->pid()))
+    if (pollfd ready{listener.get(), POLLIN, 0}; ::poll(&ready, 1, 20) == 1)
+      taken += FileDescriptor(::accept(listener.get(), nullptr, nullptr)) ? 1 : 0;
+  EXPECT_GE(taken, 3);
+  const Finished end = alone->wait();
+  EXPECT_EQ(end.status, 1);
+  EXPECT_TRUE(has(end.err, "was not reached at 127.0.0.1:" + std::to_string(port) + " within 1 s"));
+  EXPECT_TRUE(has(end.err, "closes them before it says anything; is another program on that port"));
+  EXPECT_TRUE(has(end.err, "--join-timeout waits longer"));
+}
+
 TEST(LauncherNodes, MustBeStartedAlike) {
   const int port = free_port();
   const auto first = node(0, 2, port, shell("exit 0"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher_support.h"
+#include "tests/support/free_port.h"
 
 namespace lockstep::launcher_test {
 namespace {
@@ -52,12 +53,24 @@ INSTANTIATE_TEST_SUITE_P(
                   "65 nodes with 1024 workers each are more than the 65536 workers that a job may have"},
         UsageCase{"Port", {"--nnodes", "2", "--master-port", "70000", "--", "true"}, "expected 1 to 65535"},
         UsageCase{"Restarts", {"--max-restarts", "-1", "--", "true"}, "expected 0 or more"},
+        UsageCase{"JoinTimeout", {"--join-timeout", "0", "--", "true"}, "0 is out of range"},
         UsageCase{"Token", {"--nnodes", "2", "--", "true"}, "LOCKSTEP_TOKEN is too short"},
         UsageCase{"ElasticWithoutRestarts", {"--min-nproc", "1", "--", "true"}, "give --max-restarts with --min-nproc"},
         UsageCase{"ElasticWithMoreThanAll",
                   {"--nproc-per-node", "2", "--min-nproc", "3", "--max-restarts", "1", "--", "true"},
                   "the smallest number of workers is 3"}),
     [](const auto& info) { return info.param.name; });
+
+// An IPv6 address stands in brackets in URLs, and in MASTER_ADDR too.
+TEST(Launcher, TakesAnAddressInBracketsAndSaysWhichOptionWaitsLonger) {
+  const Finished run =
+      lockstep_run({"--nproc-per-node", "1", "--nnodes", "2", "--master-addr", "[127.0.0.1]", "--master-port",
+                    std::to_string(testing::free_port()), "--join-timeout", "0.2", "--", "true"},
+                   {{"LOCKSTEP_TOKEN", "a-token-of-fair-length"}});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_TRUE(has(run.err, "node 1 did not join the job within 0.2 s; "));
+  EXPECT_TRUE(has(run.err, "--join-timeout waits longer"));
+}
 
 // As torchrun's users write it: Note [Names of options] in train/command_line/parse.h.
 TEST(Launcher, TakesTorchrunsCommandLine) {

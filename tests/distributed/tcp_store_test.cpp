@@ -189,6 +189,20 @@ TEST_F(TCPStoreTest, PortInUseNamesHostPortAndRemedy) {
 TEST_F(TCPStoreTest, OtherAddressesNeedAToken) {
   const std::string error = error_of([] { TCPStoreServer open({.bind_address = "0.0.0.0"}); });
   EXPECT_NE(error.find("LOCKSTEP_TOKEN"), std::string::npos) << error;
+  for (const char* weak : {"", "x", "                    ", "fifteen letters "}) {
+    EXPECT_NE(error_of([&] {
+                TCPStoreServer open({.bind_address = "0.0.0.0", .token = weak});
+              }).find("listening on 0.0.0.0 needs a token"),
+              std::string::npos)
+        << weak;
+    // Kept for documents: nobody's. The token is looked at before anybody is waited for.
+    EXPECT_NE(error_of([&] {
+                TCPStore store({.host = "192.0.2.1", .port = 1, .token = weak, .timeout = Milliseconds(300)});
+              }).find("connecting to 192.0.2.1 needs a token"),
+              std::string::npos)
+        << weak;
+  }
+  TCPStoreServer open({.bind_address = "0.0.0.0", .token = "sixteen_letters_"});
 }
 
 TEST_F(TCPStoreTest, NobodyListens) {

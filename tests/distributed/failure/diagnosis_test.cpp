@@ -94,6 +94,7 @@ TEST(PeerState, ComesBackAsItWas) {
   const PeerState back = PeerState::decode(state.encode());
   EXPECT_EQ(back.encode(), state.encode());
   EXPECT_EQ(back.step, -1);
+  EXPECT_EQ(back.lost_peer, -1);
   EXPECT_EQ(back.process.pid, getpid());
   EXPECT_NE(error_of([&] { PeerState::decode(state.encode().substr(0, 40)); }), "");
   EXPECT_NE(error_of([] { PeerState::decode("nonsense"); }), "");
@@ -185,6 +186,58 @@ TEST(Diagnosis, TheWorstIsTheCause) {
   EXPECT_EQ(cause({waits, stopped, gone}), "rank 2 is gone: process 4711 on node7 has ended");
   EXPECT_EQ(cause({waits, gone, left}), "rank 2 left the group in good order");
   EXPECT_EQ(cause({waits, gone, threw}), "rank 2 threw: out of milk; last seen after all_reduce #17 (float32 [8]");
+}
+
+Observation waits_for(int peer, Observation seen) {
+  seen.state->trouble = "timed out waiting for rank " + std::to_string(peer);
+  seen.state->lost_peer = peer;
+  return seen;
+}
+
+TEST(Diagnosis, ALinkThatIsCutIsNoRankThatComputes) {
+  const Observation waits = at(18, true, 41), earlier = at(17, true, 41);
+  const Diagnosis told = diagnose({"", "timed out", 2}, {waits, waits_for(2, waits), waits_for(1, waits)}, "", 0);
+  EXPECT_TRUE(
+      told.headline.starts_with("ranks 1, 2 do not hear each other, although all ranks live and reach the "
+                                "store; ranks 0-2 wait in all_reduce #18"))
+      << told.headline;
+  EXPECT_EQ(told.culprits, "the link between ranks 1, 2");
+  EXPECT_NE(
+      told.report.find("what to do: look for what keeps ranks 1, 2 (process 4711 on node7, process 4711 on node7) "
+                       "from each other: a cut link, a firewall between the two, or packets"),
+      std::string::npos)
+      << told.report;
+  // Rank 0 waits in vain for one that waits in vain itself; or it has been through, and waits for both.
+  EXPECT_TRUE(
+      headline({waits_for(1, waits), waits_for(2, waits), waits}).starts_with("rank 1 hears nothing of rank 2,"));
+  EXPECT_TRUE(headline({waits, waits_for(2, earlier), waits_for(1, earlier)}).starts_with("ranks 1, 2 do not hear"));
+  EXPECT_TRUE(headline({waits, waits_for(2, waits), waits_for(1, earlier)}).starts_with("ranks 1, 2 do not hear each"));
+}
+
+TEST(Diagnosis, ARankThatMissesWhatHasBeenSentDoesNotCompute) {
+  // In a broadcast from rank 0, which has gone on.
+  const Observation missed = waits_for(0, at(17, true, 41)), waits = at(18, true, 41);
+  const std::string text = headline({waits, missed, waits});
+  EXPECT_TRUE(text.starts_with("rank 1 hears nothing of rank 0, although all ranks live and reach the store; "))
+      << text;
+  EXPECT_NE(text.find("; rank 1 is still in all_reduce #17"), std::string::npos) << text;
+  EXPECT_TRUE(headline({at(17, false, 41), missed, waits}).starts_with("rank 1 hears nothing of rank 0"));
+  // Nobody can say which link it is, but what is known is that it waits, too.
+  const Diagnosis told = diagnose({"", "timed out", 1}, {waits_for(1, waits), at(17, true, 41)}, "", 0);
+  EXPECT_NE(told.report.find("look why rank 1 did not get to the end of that collective: slow work, or the network"),
+            std::string::npos);
+}
+
+TEST(Diagnosis, WhoWaitsForOneThatIsLateHasNoCutLink) {
+  Observation waits = waits_for(1, at(18, true, 41)), late = at(18, true, 41);
+  late.state->since_ms = 9'000;
+  const auto told = [](const std::vector<Observation>& seen) {
+    return diagnose({"", "timed out", 1}, seen, "", 10'000).headline;
+  };
+  EXPECT_EQ(told({waits, late}).find("hears nothing"), std::string::npos);
+  EXPECT_EQ(told({waits, at(18, true, 41), late}).find("hears nothing"), std::string::npos);
+  EXPECT_TRUE(told({waits, at(18, true, 41), at(17, false, 41)}).starts_with("rank 2 is alive, but last seen after"));
+  EXPECT_TRUE(told({waits, at(18, true, 41), at(18, true, 41)}).starts_with("rank 0 hears nothing of rank 1"));
 }
 
 TEST(Diagnosis, ARankThatLeftBecauseItFailedTooIsNoCause) {

@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/distributed/store/hash_store.h"
 #include "tests/distributed/ranks.h"
@@ -57,6 +60,33 @@ TEST(GroupFailure, OfAPartIsTheJobsIfThatHasFailedBefore) {
   EXPECT_NE(text.find("out of milk"), std::string::npos) << text;
 }
 
+// Ranks 1 and 2 do not hear each other; of what follows from that rank 0 tells first.
+TEST(GroupFailure, WhomARankHasWaitedForIsToldThoughAnotherHasFailedBefore) {
+  const auto store = std::make_shared<HashStore>();
+  const FlightRecorder recorder(16, 0, 3);
+  std::atomic<bool> aborted[3] = {};
+  std::vector<std::unique_ptr<GroupFailure>> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(std::make_unique<GroupFailure>(recorder, GroupFailure::Place{.rank = r, .world_size = 3},
+                                                   Milliseconds(4'000), store, [&aborted, r] { aborted[r] = true; }));
+    ranks.back()->start();
+    const Operation operation{.kind = OperationKind::barrier, .number = r == 0 ? 5u : 4u};
+    ranks.back()->monitor()->collective_started(info_of(operation), 1);
+  }
+  std::vector<std::thread> others;
+  for (int r = 1; r < 3; ++r)
+    others.emplace_back([&, r] {
+      while (!aborted[r]) std::this_thread::sleep_for(Milliseconds(1));
+      ranks[static_cast<std::size_t>(r)]->fail(
+          {"barrier #4", fmt::format("gave up waiting for rank {}", 3 - r), 3 - r});
+    });
+  const auto error = ranks[0]->fail({"barrier #5", "the connection to rank 1 is lost (reset)", 1});
+  const std::string text = testing::error_of([&] { std::rethrow_exception(error); });
+  EXPECT_NE(text.find("ranks 1, 2 do not hear each other"), std::string::npos) << text;
+  for (std::thread& other : others) other.join();
+  for (const auto& rank : ranks) rank->stop();
+}
+
 // A rank that is killed after its first operation is known to those that have met it there.
 TEST(GroupFailure, ARankIsInTheStoreOnceItHasStarted) {
   for (int round = 0; round < 20; ++round) {
@@ -65,6 +95,7 @@ TEST(GroupFailure, ARankIsInTheStoreOnceItHasStarted) {
     GroupFailure failure(recorder, {.rank = 1, .world_size = 3}, Milliseconds(1'000), store, [] {});
     failure.start();
     EXPECT_TRUE(store->check({"state/1"}));
+    EXPECT_LT(PeerState::decode(store->get("state/1")).since_ms, 60'000) << "no machine's wall clock";
     failure.stop();
   }
 }
