@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/random.h"
 #include "lockstep/nn/container.h"
 #include "tests/distributed/parallel/pipeline_support.h"
