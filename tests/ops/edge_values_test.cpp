@@ -337,6 +337,23 @@ TEST_F(EdgeValues, RunningSumsAreKeptInDouble) {
   expect_close(last(logcumsumexp(filled({kMany}, kFloat32, 0), 0)), number(11.512925465, kFloat32), 0, 0);
 }
 
+TEST_F(EdgeValues, AddcmulAndAddcdivTakeTheDtypeOfAllThree) {
+  const Tensor one = number(1, kFloat64).view({1}), many = filled({1}, kFloat16, 300);
+  expect_close(addcmul(one, many, many), values({90001}, kFloat64), 0, 0);
+  expect_close(one.clone().addcmul_(many, many), values({90001}, kFloat64), 0, 0);
+  const Tensor third = addcdiv(one, filled({1}, kFloat16), number(3, kFloat64));
+  expect_close(third, values({1.0 + 1.0 / 3.0}, kFloat64), 1e-15, 0);
+  expect_close(one.clone().addcdiv_(filled({1}, kFloat16), number(3, kFloat64)), third, 0, 0);
+  const Tensor large = filled({1}, kInt32, 2e9), two = filled({1}, kInt32, 2);
+  expect_close(addcmul(filled({1}, kFloat32, 0), large, two), values({4e9}), 0, 0);
+  EXPECT_EQ(addcmul(filled({2}, kFloat16), number(3, kFloat32), filled({2}, kFloat16)).dtype(), kFloat16);
+  EXPECT_EQ(addcmul(number(1, kFloat64), filled({2}, kFloat32), filled({2}, kFloat32)).dtype(), kFloat32);
+  const Tensor a = leaf({300}, kFloat16), b = leaf({2}, kFloat16);
+  backward(addcmul(one, a, b, 0.1));
+  expect_close(a.grad(), values({0.2}, kFloat16), 0, 0);
+  expect_close(b.grad(), values({30}, kFloat16), 0, 0);
+}
+
 TEST_F(EdgeValues, ADimensionThatKeepsItsSizeIsCopiedWhateverTheFactor) {
   const Tensor row = leaf({0, 1}), out = interpolate(row.view({1, 1, 2}), {.scale_factor = 1.3, .mode = kLinear});
   expect_close(out.view({2}), values({0, 1}), 0, 0);
@@ -350,6 +367,15 @@ TEST_F(EdgeValues, ADimensionThatKeepsItsSizeIsCopiedWhateverTheFactor) {
   const Tensor deeper = interpolate(volume, {.scale_factor = 1.3, .mode = kTrilinear});
   ASSERT_EQ(deeper.sizes(), (Shape{1, 1, 2, 6, 2}));
   expect_close(deeper.select(3, 0), volume.select(3, 0), 0, 0);
+}
+
+TEST_F(EdgeValues, WholeFloatsMakeIntegersFloat) {
+  const Tensor x = values({4, 9}, kInt64);
+  EXPECT_EQ(clamp_min(x, 5.0).dtype(), kFloat32);
+  EXPECT_EQ(clamp_max(x, 5.0).dtype(), kFloat32);
+  EXPECT_EQ(maximum(x, 5.0).dtype(), kFloat32);
+  EXPECT_EQ(clamp_min(x, 5).dtype(), kInt64);
+  EXPECT_EQ(minimum(x, 5).dtype(), kInt64);
 }
 
 }  // namespace
