@@ -378,5 +378,14 @@ TEST_F(EdgeValues, WholeFloatsMakeIntegersFloat) {
   EXPECT_EQ(minimum(x, 5).dtype(), kInt64);
 }
 
+TEST_F(EdgeValues, BincountCountsInDouble) {
+  const Tensor x = values({0, 1, 1}, kInt64), none = values({}, kInt64);
+  expect_close(bincount(x, values({1, 2, 3}, kInt64)), values({1, 5}, kFloat64), 0, 0);
+  EXPECT_EQ(bincount(x, values({1, 2, 3}, kFloat16)).dtype(), kFloat64);
+  EXPECT_EQ(bincount(x, values({1, 2, 3})).dtype(), kFloat32);
+  EXPECT_EQ(bincount(none, values({}), 2).dtype(), kInt64);
+  EXPECT_EQ(bincount(x).dtype(), kInt64);
+}
+
 }  // namespace
 }  // namespace lockstep::testing
