@@ -161,6 +161,9 @@ TEST(InPlace, ErrorsNameTheFunctionThatWasCalled) {
   begins("neg_", [] { Tensor().neg_(); });
   begins("clamp_max", [] { clamp_max(tensor<std::int32_t>({1}), std::int64_t{1} << 40); });
   begins("hardtanh", [] { hardtanh(tensor<std::int32_t>({1}), 0.0, 1e12); });
+  const Tensor row = ones({1, 1, 3}), volume = ones({1, 1, 3, 3, 3});
+  begins("conv_transpose1d", [&] { conv_transpose1d(row, row, {}, {.stride = 0}); });
+  begins("conv_transpose3d", [&] { conv_transpose3d(volume, volume, {}, {.stride = {1, 0, 1}}); });
   const Tensor leaf = make_leaf({2}), mask = tensor<bool>({true, false});
   begins("masked_fill_", [&] { leaf.masked_fill_(mask, 1.0); });
   begins("index_put_", [&] { leaf.index_put_({tensor<std::int64_t>({0})}, zeros({1}, {.dtype = kFloat64})); });
