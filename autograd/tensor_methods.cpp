@@ -23,16 +23,6 @@ Tensor Tensor::cuda(int index) const {
   return to(Device(kCUDA, index));
 }
 
-const Tensor& Tensor::sub_(const Tensor& other, double alpha) const {
-  return add_(other, -alpha);
-}
-const Tensor& Tensor::div_(const Tensor& other) const {
-  return *this /= other;
-}
-const Tensor& Tensor::div_(Scalar value) const {
-  return *this /= value;
-}
-
 Tensor Tensor::add(const Tensor& other, double alpha) const {
   return lockstep::add(*this, other, alpha);
 }

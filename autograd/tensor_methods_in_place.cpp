@@ -2,7 +2,9 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
+#include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/random.h"
 #include "lockstep/core/tensor.h"
@@ -15,15 +17,19 @@ namespace {
 template <typename Function>
 const Tensor& write(const Tensor& x, std::initializer_list<const Tensor*> others, const char* name,
                     Function&& function) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", name);
   bool recording = x.requires_grad();
   for (const Tensor* other : others) recording = recording || (other->defined() && other->requires_grad());
   recording = recording && GradMode::enabled();
   if (recording) {
     check_in_place(x, recording, name);
-    return x.copy_(function(clone(x)));
+    const Tensor result = function(clone(x));
+    check_result_fits(result.dtype(), x, name);
+    return replace_values(x, result, name);
   }
   const NoGradGuard values_only;
   const Tensor result = function(x.detach());  // what throws has written nothing
+  check_result_fits(result.dtype(), x, name);
   check_in_place(x, recording, name);
   copy_values(result, x);
   return x;
@@ -53,10 +59,10 @@ const Tensor& Tensor::pow_(double exponent) const {
   return write(*this, {}, "pow_", [=](const Tensor& x) { return x.pow(exponent); });
 }
 const Tensor& Tensor::addcmul_(const Tensor& a, const Tensor& b, double value) const {
-  return write(*this, {&a, &b}, "addcmul_", [&](const Tensor& x) { return x.add(a * b, value); });
+  return write(*this, {&a, &b}, "addcmul_", [&](const Tensor& x) { return lockstep::addcmul(x, a, b, value); });
 }
 const Tensor& Tensor::addcdiv_(const Tensor& a, const Tensor& b, double value) const {
-  return write(*this, {&a, &b}, "addcdiv_", [&](const Tensor& x) { return x.add(a / b, value); });
+  return write(*this, {&a, &b}, "addcdiv_", [&](const Tensor& x) { return lockstep::addcdiv(x, a, b, value); });
 }
 const Tensor& Tensor::scatter_(std::int64_t dim, const Tensor& index, const Tensor& source) const {
   return write(*this, {&source}, "scatter_", [&](const Tensor& x) { return x.scatter(dim, index, source); });

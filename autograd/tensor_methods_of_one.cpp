@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -83,11 +84,21 @@ Tensor Tensor::log10() const {
 Tensor Tensor::logical_not() const {
   return lockstep::logical_not(*this);
 }
+namespace {
+/// x as clamp() takes it for one bound: a floating-point bound makes integers float32, a whole one too.
+Tensor beside_bound(const Tensor& x, Scalar bound, const char* op) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
+  if (!x.is_floating_point() && bound.is_floating_point()) return x.to(kFloat32);
+  check_in_range(bound, result_dtype(x.dtype(), bound), op);
+  return x;
+}
+}  // namespace
+
 Tensor Tensor::clamp_min(Scalar min) const {
-  return lockstep::clamp(*this, min.to_double());
+  return lockstep::clamp(beside_bound(*this, min, "clamp_min"), min.to_double());
 }
 Tensor Tensor::clamp_max(Scalar max) const {
-  return lockstep::clamp(*this, std::nullopt, max.to_double());
+  return lockstep::clamp(beside_bound(*this, max, "clamp_max"), std::nullopt, max.to_double());
 }
 
 std::vector<Tensor> Tensor::unbind(std::int64_t dim) const {
@@ -167,9 +178,11 @@ Tensor Tensor::outer(const Tensor& other) const {
 const Tensor& Tensor::clamp_(std::optional<double> min, std::optional<double> max) const {
   const bool recording = GradMode::enabled() && requires_grad();
   check_in_place(*this, recording, "clamp_");
-  if (recording) return copy_(lockstep::clamp(lockstep::clone(*this), min, max));
+  if (recording) return replace_values(*this, lockstep::clamp(lockstep::clone(*this), min, max), "clamp_");
   const NoGradGuard values_only;
-  copy_values(lockstep::clamp(detach(), min, max), *this);
+  const Tensor result = lockstep::clamp(detach(), min, max);
+  check_result_fits(result.dtype(), *this, "clamp_");
+  copy_values(result, *this);
   return *this;
 }
 const Tensor& Tensor::uniform_(double low, double high) const {

@@ -56,7 +56,7 @@ double BatchNorm::momentum() const {
 // Where the buffer is: nothing waits for a device.
 void BatchNorm::count_batch() {
   const NoGradGuard no_grad;
-  num_batches_tracked.add_(1.0);
+  num_batches_tracked.add_(1);
 }
 
 void BatchNorm::track(const Tensor& mean, const Tensor& variance) {

@@ -170,8 +170,8 @@ ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, ReduceLROnPlateauOpti
 }
 
 void ReduceLROnPlateau::step(double measure) {
-  const double margin = std::isfinite(best_) ? std::fabs(best_) * options_.threshold : 0.0;
-  const bool better = options_.larger_is_better ? measure > best_ + margin : measure < best_ - margin;
+  const bool better = options_.larger_is_better ? measure > best_ * (1.0 + options_.threshold)
+                                                : measure < best_ * (1.0 - options_.threshold);
   if (better) best_ = measure;
   bad_ = better ? 0 : bad_ + 1;
   if (cooling_ > 0) {

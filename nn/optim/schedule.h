@@ -145,7 +145,7 @@ struct ReduceLROnPlateauOptions {
   bool larger_is_better = false;  ///< of an accuracy; else of a loss
   double factor = 0.1;            ///< of a reduction
   std::int64_t patience = 10;     ///< steps without improvement before one
-  double threshold = 1e-4;        ///< share of the best value by which a better one must differ
+  double threshold = 1e-4;        ///< better is below best (1 - threshold), or above best (1 + threshold)
   std::int64_t cooldown = 0;      ///< steps after a reduction that are not counted
   double min_lr = 0.0;            ///< the lowest rate
 };

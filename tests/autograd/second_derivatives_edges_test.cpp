@@ -279,5 +279,20 @@ TEST(SecondDerivativeEdges, OfAMaximumOfNothing) {
   EXPECT_TRUE(second.isfinite().all().item<bool>());
 }
 
+TEST(SecondDerivativeEdges, FlatFunctionsKeepNothingThatCouldBeGone) {
+  for (Tensor (*const flat)(const Tensor&) : {sign, floor, ceil, round, trunc, frac}) {
+    const Tensor x = leaf({1.5, -2.25}), y = flat(x).sum();
+    y.backward();
+    y.backward();
+    const double each = flat(tensor<double>({0.25})).item<double>() == 0.25 ? 2 : 0;
+    EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{each, each}));
+    EXPECT_EQ(recorded(recorded(flat(x).sum(), x).sum(), x).to_vector<double>(), (std::vector<double>{0, 0}));
+  }
+  const Tensor none = zeros({2, 0}).requires_grad_(), grids = diag_embed(none, 1);
+  grids.sum().backward();
+  EXPECT_EQ(grids.sizes(), (Shape{2, 1, 1}));
+  EXPECT_EQ(none.grad().sizes(), (Shape{2, 0}));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "tests/support/tensor_testing.h"
@@ -133,6 +134,26 @@ TEST(Writing, ManyWritesTakeTimeInProportion) {
   EXPECT_THROW(probe.sum().backward(), Error);  // out was changed since
   out.sum().backward();
   EXPECT_GT(gradient(w)[0], 0.0);
+}
+
+TEST(Writing, WhatWasWrittenOverGetsZeros) {
+  using Values = std::vector<double>;
+  const auto slopes = [](const auto& write) {
+    const Tensor x = two_ones(), y = x * 2.0;
+    write(y);
+    y.sum().backward();
+    return gradient(x);
+  };
+  EXPECT_EQ(slopes([](const Tensor& y) { y.zero_(); }), (Values{0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& y) { y.fill_(3); }), (Values{0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& y) { y.copy_(two_ones()); }), (Values{0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& y) { y.copy_(ones({2})); }), (Values{0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& y) { y[0] = 5.0; }), (Values{0, 2}));
+  EXPECT_EQ(slopes([](const Tensor& y) { y.masked_fill_(tensor<bool>({true, false}), 0.0); }), (Values{0, 2}));
+  const Tensor x = two_ones(), y = x * 2.0;
+  y.zero_();
+  const Tensor g = grad({y.sum()}, {x}, {}, {.create_graph = true})[0];
+  EXPECT_EQ(g.to_vector<double>(), (Values{0, 0}));
 }
 
 }  // namespace

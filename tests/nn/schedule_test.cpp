@@ -188,5 +188,21 @@ TEST(Schedule, PlateauOfMeasuresThatNeverWereFinite) {
   EXPECT_DOUBLE_EQ(sgd.lr(), 0.05);
 }
 
+TEST(Schedule, PlateauOfNegativeMeasures) {
+  const auto rates = [](bool larger, const std::vector<double>& measures) {
+    SGD sgd({make_leaf({1})}, {.lr = 1.0});
+    ReduceLROnPlateau plateau(sgd, {.larger_is_better = larger, .factor = 0.5, .patience = 0, .threshold = 0.1});
+    std::vector<double> out;
+    for (const double measure : measures) {
+      plateau.step(measure);
+      out.push_back(sgd.lr());
+    }
+    return out;
+  };
+  EXPECT_EQ(rates(false, {-1.0, -0.95, -0.95, -0.8}), (std::vector<double>{1, 1, 1, 0.5}));
+  EXPECT_EQ(rates(true, {-1.0, -1.05, -1.05, -1.2}), (std::vector<double>{1, 1, 1, 0.5}));
+  EXPECT_EQ(rates(false, {1.0, 0.95, 0.85}), (std::vector<double>{1, 0.5, 0.5}));
+}
+
 }  // namespace
 }  // namespace lockstep::optim

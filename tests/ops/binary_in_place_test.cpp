@@ -1,9 +1,12 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/autograd/gradcheck.h"
+#include "lockstep/autograd/ops.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/error.h"
@@ -113,16 +116,57 @@ TEST_P(InPlaceRefused, SaysWhy) {
   EXPECT_NE(message.find(GetParam().what), std::string::npos) << message;
 }
 
-TEST(InPlace, WholeNumbersGoIntoIntegers) {
-  const Tensor x = tensor<std::int64_t>({1, 2});
-  x.add_(3.0).mul_(2.0);
-  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{8, 10}));
+TEST(InPlace, IntegersTakeIntegersAlone) {
+  const Tensor x = tensor<std::int64_t>({1, 2}), floats = ones({2}), yes = tensor<bool>({true});
+  const auto refused = [](const Tensor& into, const char* op, const char* result, const std::function<void()>& run) {
+    EXPECT_EQ(error_of(run), fmt::format("[{}] a {} result does not go into a {} tensor; convert the tensor with to() "
+                                         "first",
+                                         op, result, name(into.dtype())));
+  };
+  refused(x, "add_", "float32", [&] { x.add_(2.0); });
+  refused(x, "mul_", "float32", [&] { x.mul_(2.0); });
+  refused(x, "exp_", "float32", [&] { x.exp_(); });
+  refused(yes, "exp_", "float32", [&] { yes.exp_(); });
+  refused(x, "log_", "float32", [&] { x.log_(); });
+  refused(x, "sqrt_", "float32", [&] { x.sqrt_(); });
+  refused(x, "rsqrt_", "float32", [&] { x.rsqrt_(); });
+  refused(x, "sigmoid_", "float32", [&] { x.sigmoid_(); });
+  refused(x, "tanh_", "float32", [&] { x.tanh_(); });
+  refused(x, "reciprocal_", "float32", [&] { x.reciprocal_(); });
+  refused(x, "pow_", "float32", [&] { x.pow_(0.5); });
+  refused(x, "clamp_", "float32", [&] { x.clamp_(-1.5, 4.5); });
+  refused(x, "clamp_min_", "float32", [&] { x.clamp_min_(1.0); });
+  refused(x, "addcmul_", "float32", [&] { x.addcmul_(floats, x); });
+  refused(x, "addcdiv_", "float32", [&] { x.addcdiv_(floats, floats); });
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{1, 2}));
+  x.add_(3).mul_(2).neg_().abs_().square_().floor_().round_().pow_(1.0).clamp_(0.0, 80.0).clamp_min_(70).relu_();
+  x.addcmul_(x, x).sub_(1);
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{70 * 71 - 1, 80 * 81 - 1}));
 }
 
 TEST(InPlace, OverlappingOperandsReadTheOldValues) {
   const Tensor x = arange(std::int64_t{8});
   rows(x, 1, 7).add_(rows(x, 0, 7));
   EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{0, 1, 3, 5, 7, 9, 11, 13}));
+}
+
+TEST(InPlace, ErrorsNameTheFunctionThatWasCalled) {
+  const Tensor x = zeros({2}), other = zeros({3});
+  const auto begins = [](const char* op, const std::function<void()>& run) {
+    EXPECT_EQ(error_of(run).find(fmt::format("[{}] ", op)), 0U) << error_of(run);
+  };
+  begins("sub_", [&] { x.sub_(other); });
+  begins("div_", [&] { x.div_(other); });
+  begins("div_", [] { tensor<std::int64_t>({1}).div_(2); });
+  begins("neg_", [] { Tensor().neg_(); });
+  begins("clamp_max", [] { clamp_max(tensor<std::int32_t>({1}), std::int64_t{1} << 40); });
+  begins("hardtanh", [] { hardtanh(tensor<std::int32_t>({1}), 0.0, 1e12); });
+  const Tensor row = ones({1, 1, 3}), volume = ones({1, 1, 3, 3, 3});
+  begins("conv_transpose1d", [&] { conv_transpose1d(row, row, {}, {.stride = 0}); });
+  begins("conv_transpose3d", [&] { conv_transpose3d(volume, volume, {}, {.stride = {1, 0, 1}}); });
+  const Tensor leaf = make_leaf({2}), mask = tensor<bool>({true, false});
+  begins("masked_fill_", [&] { leaf.masked_fill_(mask, 1.0); });
+  begins("index_put_", [&] { leaf.index_put_({tensor<std::int64_t>({0})}, zeros({1}, {.dtype = kFloat64})); });
 }
 
 }  // namespace

@@ -84,6 +84,10 @@ TEST(CtcLoss, WithoutAnAlignmentIsInfiniteOrZero) {
   EXPECT_EQ(loss(false)[1].item(), INFINITY);
   EXPECT_EQ(loss(false)[2].item(), 0.0);
   EXPECT_EQ(loss(true)[1].item(), 0.0);
+  loss(false).sum().backward();
+  EXPECT_TRUE(isnan(x.grad().select(1, 1).slice(0, 0, 1)).all().item<bool>());
+  EXPECT_TRUE(isfinite(x.grad().select(1, 0)).all().item<bool>());
+  x.grad().zero_();
   loss(true).sum().backward();
   EXPECT_TRUE(isfinite(x.grad()).all().item<bool>());
   EXPECT_EQ(x.grad().select(1, 1).abs().sum().item(), 0.0);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/factories.h"
 #include "tests/support/tensor_testing.h"
@@ -293,6 +294,97 @@ TEST_F(EdgeValues, CdistWhereCoordinatesTieOrAreEqual) {
   };
   expect_close(slopes({0, 1, 3}, {2, 3, 3}, kInf), values({-1, -1, 0}), 0, 0);
   expect_close(slopes({0, 1, kInf}, {2, 1, 3}, 0.5).narrow(0, 0, 2), values({-kInf, 0}), 0, 0);
+}
+
+TEST_F(EdgeValues, NothingPassesToWhatIsNotSelected) {
+  const auto slopes = [](auto&& f, const std::vector<double>& at, DType dtype = kFloat32) {
+    const Tensor x = leaf(at, dtype), y = f(x);
+    y.backward(filled(y.sizes(), y.dtype(), kInf));
+    return x.grad();
+  };
+  for (const DType dtype : {kFloat32, kFloat64, kBFloat16}) {
+    const Tensor bound = filled({3}, dtype, 0), expected = values({0, kInf, kInf}, dtype);
+    const auto at = [&](auto&& f, double sign) { return slopes(f, {-sign, sign, 0}, dtype); };
+    expect_close(at([&](const Tensor& x) { return maximum(x, bound); }, 1), expected, 0, 0);
+    expect_close(at([&](const Tensor& x) { return minimum(bound, x); }, -1), expected, 0, 0);
+    expect_close(at([&](const Tensor& x) { return maximum(x, 0.0); }, 1), expected, 0, 0);
+    expect_close(at([&](const Tensor& x) { return x.clamp(bound); }, 1), expected, 0, 0);
+    expect_close(at([&](const Tensor& x) { return maximum(x * 2.0, bound) * 3.0; }, 1), expected, 0, 0);
+  }
+  expect_close(slopes([](const Tensor& x) { return x.max(); }, {-1, 4, 2}), values({0, kInf, 0}), 0, 0);
+  expect_close(slopes([](const Tensor& x) { return x.min(); }, {-1, 4, -1}), values({kInf, 0, kInf}), 0, 0);
+  const auto half = [](const Tensor& x) { return x.to(kBFloat16).max(); };  // no kernel of its own
+  expect_close(slopes(half, {-1, 4, 2}), values({0, kInf, 0}), 0, 0);
+  // PyTorch's amax() multiplies.
+  EXPECT_TRUE(std::isnan(slopes([](const Tensor& x) { return amax(x, {0}); }, {-1, 4})[0].item<double>()));
+  const Tensor x = leaf({-1, 4}), y = maximum(x, filled({2}, kFloat32, 0)) + x.max();
+  const Tensor g = grad({y}, {x}, {filled({2}, kFloat32, kInf)}, {.create_graph = true})[0];
+  expect_close(g, values({0, kInf}), 0, 0);
+}
+
+TEST_F(EdgeValues, RunningSumsAreKeptInDouble) {
+  constexpr std::int64_t kMany = 100000;
+  const auto last = [](const Tensor& x) { return x.select(-1, kMany - 1); };
+  for (const std::int64_t rows : {1, 8, 3}) {
+    const Tensor x = filled({rows, kMany}, kFloat32, 1e-5).requires_grad_(), sums = cumsum(x, 1);
+    expect_close(last(sums), filled({rows}, kFloat32, 1), 0, 0);
+    sums.backward(filled({rows, kMany}, kFloat32, 1e-5));
+    expect_close(x.grad().select(1, 0), filled({rows}, kFloat32, 1), 0, 0);
+    const Tensor factors = filled({rows, kMany}, kFloat32, 1 + 0x1p-23);
+    expect_close(last(cumprod(factors, 1)), filled({rows}, kFloat32, 1.0119922), 1e-7, 0);
+    expect_close(last(cumsum(x.detach().t().contiguous(), 0).t()), filled({rows}, kFloat32, 1), 0, 0);
+  }
+  expect_close(last(logcumsumexp(filled({kMany}, kFloat32, 0), 0)), number(11.512925465, kFloat32), 0, 0);
+}
+
+TEST_F(EdgeValues, AddcmulAndAddcdivTakeTheDtypeOfAllThree) {
+  const Tensor one = number(1, kFloat64).view({1}), many = filled({1}, kFloat16, 300);
+  expect_close(addcmul(one, many, many), values({90001}, kFloat64), 0, 0);
+  expect_close(one.clone().addcmul_(many, many), values({90001}, kFloat64), 0, 0);
+  const Tensor third = addcdiv(one, filled({1}, kFloat16), number(3, kFloat64));
+  expect_close(third, values({1.0 + 1.0 / 3.0}, kFloat64), 1e-15, 0);
+  expect_close(one.clone().addcdiv_(filled({1}, kFloat16), number(3, kFloat64)), third, 0, 0);
+  const Tensor large = filled({1}, kInt32, 2e9), two = filled({1}, kInt32, 2);
+  expect_close(addcmul(filled({1}, kFloat32, 0), large, two), values({4e9}), 0, 0);
+  EXPECT_EQ(addcmul(filled({2}, kFloat16), number(3, kFloat32), filled({2}, kFloat16)).dtype(), kFloat16);
+  EXPECT_EQ(addcmul(number(1, kFloat64), filled({2}, kFloat32), filled({2}, kFloat32)).dtype(), kFloat32);
+  const Tensor a = leaf({300}, kFloat16), b = leaf({2}, kFloat16);
+  backward(addcmul(one, a, b, 0.1));
+  expect_close(a.grad(), values({0.2}, kFloat16), 0, 0);
+  expect_close(b.grad(), values({30}, kFloat16), 0, 0);
+}
+
+TEST_F(EdgeValues, ADimensionThatKeepsItsSizeIsCopiedWhateverTheFactor) {
+  const Tensor row = leaf({0, 1}), out = interpolate(row.view({1, 1, 2}), {.scale_factor = 1.3, .mode = kLinear});
+  expect_close(out.view({2}), values({0, 1}), 0, 0);
+  out.backward(values({3, 5}).view({1, 1, 2}));
+  expect_close(row.grad(), values({3, 5}), 0, 0);
+  const Tensor image = move_values(arange(20, kFloat32), test_device()).view({1, 1, 2, 10});
+  const Tensor wider = interpolate(image, {.scale_factor = 1.3, .mode = kBilinear});
+  ASSERT_EQ(wider.sizes(), (Shape{1, 1, 2, 13}));
+  expect_close(wider.select(3, 0).view({2}), values({0, 10}), 0, 0);
+  const Tensor volume = image.view({1, 1, 2, 5, 2});
+  const Tensor deeper = interpolate(volume, {.scale_factor = 1.3, .mode = kTrilinear});
+  ASSERT_EQ(deeper.sizes(), (Shape{1, 1, 2, 6, 2}));
+  expect_close(deeper.select(3, 0), volume.select(3, 0), 0, 0);
+}
+
+TEST_F(EdgeValues, WholeFloatsMakeIntegersFloat) {
+  const Tensor x = values({4, 9}, kInt64);
+  EXPECT_EQ(clamp_min(x, 5.0).dtype(), kFloat32);
+  EXPECT_EQ(clamp_max(x, 5.0).dtype(), kFloat32);
+  EXPECT_EQ(maximum(x, 5.0).dtype(), kFloat32);
+  EXPECT_EQ(clamp_min(x, 5).dtype(), kInt64);
+  EXPECT_EQ(minimum(x, 5).dtype(), kInt64);
+}
+
+TEST_F(EdgeValues, BincountCountsInDouble) {
+  const Tensor x = values({0, 1, 1}, kInt64), none = values({}, kInt64);
+  expect_close(bincount(x, values({1, 2, 3}, kInt64)), values({1, 5}, kFloat64), 0, 0);
+  EXPECT_EQ(bincount(x, values({1, 2, 3}, kFloat16)).dtype(), kFloat64);
+  EXPECT_EQ(bincount(x, values({1, 2, 3})).dtype(), kFloat32);
+  EXPECT_EQ(bincount(none, values({}), 2).dtype(), kInt64);
+  EXPECT_EQ(bincount(x).dtype(), kInt64);
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
 #include "lockstep/autograd/ops/matmul/matmul.h"
 
+#include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/core/kernel_table.h"
@@ -181,6 +185,24 @@ TEST(Matmul, errors_name_the_sizes) {
   EXPECT_NE(message(ones({2}, {.dtype = kBool}), ones({2}, {.dtype = kBool})).find("bool"), std::string::npos);
   EXPECT_NE(message(ones({2}), ones({2}, {.device = {kCPU, 1}})).find("cpu:0 and cpu:1"), std::string::npos);
   EXPECT_NE(message(Tensor(), ones({2})).find("undefined"), std::string::npos);
+}
+
+TEST(AddedProducts, AFactorOfZeroLeavesZerosAndShapesCount) {
+  const Tensor m = ones({2, 2}), v = ones({2}), b = ones({1, 2, 2});
+  const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> functions = {
+      {"addmm", [&](const Tensor& x) { return addmm(x, m, m, 0.0); }},
+      {"baddbmm", [&](const Tensor& x) { return baddbmm(x, b, b, 0.0); }},
+      {"addmv", [&](const Tensor& x) { return addmv(x, m, v, 0.0); }},
+      {"addr", [&](const Tensor& x) { return addr(x, v, v, 0.0); }},
+      {"addbmm", [&](const Tensor& x) { return addbmm(x, b, b, 0.0); }}};
+  for (const auto& [name, run] : functions) {
+    const Tensor x = make_leaf({2}, 1, kFloat32), out = run(x);
+    EXPECT_EQ(grad({out.sum()}, {x})[0].to_vector<float>(), (std::vector<float>{0, 0})) << name;
+    expect_close(out, run(zeros({2})), 0, 0);
+    EXPECT_EQ(error_of([&] { run(ones({7})); }).find(std::string("[") + name), 0U) << name;
+    const std::string larger = error_of([&] { run(ones({3, 1, 2, 2})); });
+    EXPECT_NE(larger.find("expected an x that broadcasts to the product's shape"), std::string::npos) << larger;
+  }
 }
 
 }  // namespace

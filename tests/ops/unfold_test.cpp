@@ -73,12 +73,19 @@ TEST(UnfoldErrors, NameTheProblem) {
             std::string::npos);
   EXPECT_NE(error_of([] {
               unfold(zeros({2, 2}), 1);
-            }).find("[unfold] expected images [n, c, h, w], found [2, 2]"),
+            }).find("[unfold] expected images [n, c, h, w] or [c, h, w], found [2, 2]"),
             std::string::npos);
   EXPECT_NE(error_of([] {
               fold(zeros({1, 4, 5}), {2, 2}, 2);
             }).find("[fold] expected columns [n, c * 4, 1]"),
             std::string::npos);
+}
+
+TEST(Unfold, OneImageNeedsNoBatch) {
+  const Tensor x = make_input({2, 3, 4});
+  const Tensor columns = unfold(x, 2), image = fold(columns, {3, 4}, 2);
+  expect_close(columns, unfold(x.unsqueeze(0), 2).squeeze(0), 0, 0);
+  expect_close(image, fold(columns.unsqueeze(0), {3, 4}, 2).squeeze(0), 0, 0);
 }
 
 }  // namespace

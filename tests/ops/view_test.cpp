@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/view/view.h"
 
+#include "lockstep/autograd/ops/binary/binary.h"
 #include "tests/support/view_testing.h"
 
 namespace lockstep::testing {
@@ -116,6 +117,17 @@ TEST(ViewOp, Errors) {
             "[view] [1099511627776, 1099511627776] has too many elements");
   EXPECT_EQ(error_of([&] { x.flatten(1, 0); }), "[flatten] start_dim 1 comes after end_dim 0 for shape [2, 3]");
   EXPECT_NE(error_of([&] { x.flatten(2); }).find("[flatten] dimension 2 is out of range"), std::string::npos);
+}
+
+TEST(Reshape, ToTheSameSizesIsATensorOfItsOwn) {
+  const Tensor x = ones({2}).requires_grad_(), y = x * 1.0, z = y.reshape({2});
+  EXPECT_EQ(z.data<float>(), y.data<float>());
+  z.register_hook([](const Tensor& grad) { return grad * 10.0; });
+  (y + z).sum().backward();
+  EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{11, 11}));
+  const Tensor plain = ones({2});
+  plain.reshape({-1}).requires_grad_();
+  EXPECT_FALSE(plain.requires_grad());
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/cpu/row_io.h"
 #include "lockstep/core/factories.h"
-#include "lockstep/core/integer_cast.h"
 
 namespace lockstep {
 
@@ -199,11 +198,7 @@ bool begin_in_place(const Tensor& target, const Operand& other, const char* op) 
     LOCKSTEP_CHECK(broadcast_shapes(target.sizes(), other.tensor->sizes(), op) == target.sizes(),
                    "[{}] an operand of shape {} does not broadcast to the target's shape {}", op,
                    to_string(other.tensor->sizes()), to_string(target.sizes()));
-  const DType result = binary::promote(target, other);
-  const bool fits =
-      is_floating_point(target.dtype()) || (!is_floating_point(result) && (target.dtype() != kBool || result == kBool));
-  LOCKSTEP_CHECK(fits, "[{}] a {} result does not go into a {} tensor; convert the tensor with to() first", op,
-                 name(result), name(target.dtype()));
+  check_result_fits(binary::promote(target, other), target, op);
   const bool recording = other.tensor ? should_record({&target, other.tensor}) : should_record({&target});
   check_in_place(target, recording, op);
   return recording;
@@ -290,10 +285,10 @@ const Tensor& div_in_place(const Tensor& target, const Operand& divisor, const T
   return target;
 }
 
-/// Whole numbers are integers to an integer tensor.
-Scalar number_for(const Tensor& target, Scalar value) {
-  if (!value.is_floating_point() || !target.defined() || target.is_floating_point() || !value.is_whole()) return value;
-  return Scalar(integer_cast<std::int64_t>(value.to_double()));
+const Tensor& div_in_place(const Tensor& target, const Tensor& other, const char* op) {
+  if (are_apart(target, other) && !target.device().is_cpu()) [[unlikely]]
+    return div_in_place(target, beside(other, target), op);
+  return div_in_place(target, other, other, op);
 }
 
 }  // namespace
@@ -302,16 +297,25 @@ const Tensor& Tensor::add_(const Tensor& other, double alpha) const {
   return add_in_place(*this, other, alpha, "add_");
 }
 const Tensor& Tensor::add_(Scalar value) const {
-  return add_in_place(*this, number_for(*this, value), 1.0, "add_");
+  return add_in_place(*this, value, 1.0, "add_");
+}
+const Tensor& Tensor::sub_(const Tensor& other, double alpha) const {
+  return add_in_place(*this, other, -alpha, "sub_");
 }
 const Tensor& Tensor::sub_(Scalar value) const {
-  return add_in_place(*this, number_for(*this, value), -1.0, "sub_");
+  return add_in_place(*this, value, -1.0, "sub_");
 }
 const Tensor& Tensor::mul_(const Tensor& other) const {
   return mul_in_place(*this, other, "mul_");
 }
 const Tensor& Tensor::mul_(Scalar value) const {
-  return mul_in_place(*this, number_for(*this, value), "mul_");
+  return mul_in_place(*this, value, "mul_");
+}
+const Tensor& Tensor::div_(const Tensor& other) const {
+  return div_in_place(*this, other, "div_");
+}
+const Tensor& Tensor::div_(Scalar value) const {
+  return div_in_place(*this, value, Tensor(), "div_");
 }
 
 const Tensor& operator+=(const Tensor& a, const Tensor& b) {
@@ -333,9 +337,7 @@ const Tensor& operator*=(const Tensor& a, Scalar b) {
   return mul_in_place(a, b, "*=");
 }
 const Tensor& operator/=(const Tensor& a, const Tensor& b) {
-  if (are_apart(a, b) && !a.device().is_cpu()) [[unlikely]]
-    return a /= beside(b, a);
-  return div_in_place(a, b, b, "/=");
+  return div_in_place(a, b, "/=");
 }
 const Tensor& operator/=(const Tensor& a, Scalar b) {
   return div_in_place(a, b, Tensor(), "/=");

@@ -26,6 +26,7 @@ int cost_of(BinaryOp op) {
     case BinaryOp::prelu_by_weight:
     case BinaryOp::copysign:
     case BinaryOp::greater_share:
+    case BinaryOp::selected:
       return 1;
     case BinaryOp::div:
     case BinaryOp::div_by_other:

@@ -225,6 +225,12 @@ struct GreaterShare {
   T alpha;
   LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return a < b ? T(0) : (a == b ? T(0.5) : T(1)); }
 };
+/// A gradient a times such a part b: nothing passes where b is 0, not even what is not finite.
+template <typename T>
+struct Selected {
+  T alpha;
+  LOCKSTEP_HOST_DEVICE T operator()(T a, T b) const { return b == T(0) ? T(0) : a * b; }
+};
 
 template <typename T>
 struct Pow {
@@ -285,6 +291,8 @@ void visit(BinaryOp op, F&& f) {
         return f.template operator()<DivByOther<T>>();
       case BinaryOp::greater_share:
         return f.template operator()<GreaterShare<T>>();
+      case BinaryOp::selected:
+        return f.template operator()<Selected<T>>();
       case BinaryOp::pow_by_base:
         return f.template operator()<PowByBase<T>>();
       case BinaryOp::pow_by_exponent:

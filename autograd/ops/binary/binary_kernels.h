@@ -40,6 +40,7 @@ enum class BinaryOp : std::uint8_t {
   pow_by_exponent,
   exp_difference,
   exp_share,
+  selected,  ///< a b, and 0 where b is 0, whatever a is
 };
 
 enum class CompareOp : std::uint8_t { equal, not_equal, less, less_equal, same };
@@ -74,7 +75,8 @@ inline const char* profile_label(BinaryOp op) {
                                      "pow_by_base",
                                      "pow_by_exponent",
                                      "exp_difference",
-                                     "exp_share"};
+                                     "exp_share",
+                                     "selected"};
   return kLabels[static_cast<int>(op)];
 }
 inline const char* profile_label(CompareOp op) {

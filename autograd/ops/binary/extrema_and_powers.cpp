@@ -21,15 +21,15 @@ class FactorBackward : public Node {
     const Tensor& x = saved(0);
     const Tensor& y = saved(1);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit(BinaryOp::mul, grads[0], factor_a(x, y));
-    if (needs_grad(1)) results[1] = form_b.fit(BinaryOp::mul, grads[0], factor_b(x, y));
+    if (needs_grad(0)) results[0] = form_a.fit(product(), grads[0], factor_a(x, y));
+    if (needs_grad(1)) results[1] = form_b.fit(product(), grads[0], factor_b(x, y));
     return results;
   }
   TensorList apply_recorded(TensorList grads) override {
     const Tensor x = saved_input(0, 0), y = saved_input(1, 1);
     TensorList results(2);
-    if (needs_grad(0)) results[0] = form_a.fit_recorded(grads[0] * slope_a(x, y));
-    if (needs_grad(1)) results[1] = form_b.fit_recorded(grads[0] * slope_b(x, y));
+    if (needs_grad(0)) results[0] = form_a.fit_recorded(times(grads[0], slope_a(x, y)));
+    if (needs_grad(1)) results[1] = form_b.fit_recorded(times(grads[0], slope_b(x, y)));
     return results;
   }
   virtual Tensor factor_a(const Tensor& x, const Tensor& y) const = 0;
@@ -43,9 +43,21 @@ class FactorBackward : public Node {
   }
 
   Form form_a, form_b;
+
+ private:
+  /// How the incoming gradient meets the factors.
+  virtual BinaryOp product() const { return BinaryOp::mul; }
+  Tensor times(const Tensor& grad, const Tensor& slope) const {
+    return product() == BinaryOp::mul ? grad * slope : where(slope.detach() == 0.0, 0.0, grad * slope);
+  }
 };
 
-class MaximumBackward final : public FactorBackward {
+/// The factors select whose gradient it is.
+class SelectingBackward : public FactorBackward {
+  BinaryOp product() const final { return BinaryOp::selected; }
+};
+
+class MaximumBackward final : public SelectingBackward {
  public:
   const char* name() const override { return "MaximumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {
@@ -56,7 +68,7 @@ class MaximumBackward final : public FactorBackward {
   }
 };
 
-class MinimumBackward final : public FactorBackward {
+class MinimumBackward final : public SelectingBackward {
  public:
   const char* name() const override { return "MinimumBackward"; }
   Tensor factor_a(const Tensor& x, const Tensor& y) const override {

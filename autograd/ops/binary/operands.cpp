@@ -1,5 +1,7 @@
 #include "lockstep/autograd/ops/binary/operands.h"
 
+#include <optional>
+
 #include "lockstep/autograd/ops/support/sum_to.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -34,16 +36,33 @@ Tensor beside(const Tensor& x, const Tensor& other) {
   return x.dim() == 0 && x.device().is_cpu() ? x.to(other.device()) : x;
 }
 
+namespace {
+
+/// A tensor without dimensions counts as a number does: only its category can change the other's dtype.
+DType beside_number(DType dtype, DType number) {
+  return is_floating_point(dtype) || (dtype != kBool && !is_floating_point(number)) ? dtype
+                                                                                    : promote_types(dtype, number);
+}
+
+}  // namespace
+
 DType promote(const Operand& a, const Operand& b) {
   if (!a.tensor) return result_dtype(b.tensor->dtype(), a.scalar);
   if (!b.tensor) return result_dtype(a.tensor->dtype(), b.scalar);
   const DType first = a.tensor->dtype(), second = b.tensor->dtype();
   if (first == second) return first;
   if ((a.tensor->dim() == 0) == (b.tensor->dim() == 0)) return promote_types(first, second);
-  // A tensor without dimensions counts as a number does: only its category can change the other's dtype.
-  const DType dtype = a.tensor->dim() == 0 ? second : first, number = a.tensor->dim() == 0 ? first : second;
-  return is_floating_point(dtype) || (dtype != kBool && !is_floating_point(number)) ? dtype
-                                                                                    : promote_types(dtype, number);
+  return a.tensor->dim() == 0 ? beside_number(second, first) : beside_number(first, second);
+}
+
+DType promote(std::initializer_list<const Tensor*> tensors) {
+  std::optional<DType> of_tensors, of_numbers;
+  for (const Tensor* x : tensors) {
+    std::optional<DType>& dtype = x->dim() == 0 ? of_numbers : of_tensors;
+    dtype = dtype ? promote_types(*dtype, x->dtype()) : x->dtype();
+  }
+  if (!of_tensors || !of_numbers) return of_tensors ? *of_tensors : *of_numbers;
+  return beside_number(*of_tensors, *of_numbers);
 }
 
 Shape result_sizes(const Operand& a, const Operand& b, const char* op) {

@@ -2,6 +2,8 @@
 
 // Checks and results that the files of this folder share.
 
+#include <initializer_list>
+
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
 
 namespace lockstep::binary {
@@ -34,6 +36,8 @@ Tensor beside(const Tensor& x, const Tensor& other);
 /// The promoted dtype of both, as torch.result_type: a tensor without dimensions counts like a number beside one that
 /// has some, so that float16 [3] times a float32 scalar tensor stays float16.
 DType promote(const Operand& a, const Operand& b);
+/// The same of several tensors at once: those with dimensions count before those without.
+DType promote(std::initializer_list<const Tensor*> tensors);
 /// The shape that both broadcast to.
 Shape result_sizes(const Operand& a, const Operand& b, const char* op);
 

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
 #include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
@@ -163,7 +164,7 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
   const LayerPlan plan{taps, stride.d, padding.d, dilation.d, in};
   const Tensor filters = weight.reshape({weight.size(0), weight.size(1) * taps, weight.size(3), weight.size(4)});
   const Tensor images = x.transpose(1, 2).reshape({n * in, x.size(1), x.size(3), x.size(4)});
-  const Tensor sum = apply_linear(conv_transpose2d(images, filters, {}, layer),
+  const Tensor sum = apply_linear(detail::conv_transpose2d_for("conv_transpose3d", images, filters, {}, layer),
                                   {[plan, depth](const Tensor& parts) { return add_up_layers(parts, plan, depth); },
                                    [plan](const Tensor& grad) { return gather_layers(grad, plan); }});
   return bias.defined() ? sum + bias.view({bias.numel(), 1, 1, 1}) : sum;

@@ -52,37 +52,37 @@ std::int64_t result_size(std::int64_t size, std::int64_t kernel, std::int64_t st
   return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + output_padding + 1;
 }
 
-Conv2dGeometry transposed_geometry(const Tensor& x, const Tensor& weight, const ConvTranspose2dOptions& options) {
+Conv2dGeometry transposed_geometry(const Tensor& x, const Tensor& weight, const ConvTranspose2dOptions& options,
+                                   const char* op) {
   const auto& [stride, padding, more, groups, dilation] = options;
-  LOCKSTEP_CHECK(x.defined() && weight.defined(), "[conv_transpose2d] x or weight is undefined");
+  LOCKSTEP_CHECK(x.defined() && weight.defined(), "[{}] x or weight is undefined", op);
   LOCKSTEP_CHECK(x.dim() == 4 && weight.dim() == 4,
-                 "[conv_transpose2d] expected x [n, in, height, width] and a weight [in, out / groups, kh, kw], found "
+                 "[{}] expected x [n, in, height, width] and a weight [in, out / groups, kh, kw], found "
                  "{} and {}",
-                 to_string(x.sizes()), to_string(weight.sizes()));
+                 op, to_string(x.sizes()), to_string(weight.sizes()));
   LOCKSTEP_CHECK(x.is_floating_point() && weight.dtype() == x.dtype() && weight.device() == x.device(),
-                 "[conv_transpose2d] expected floating-point tensors of one dtype on one device, found {} on {} and {} "
+                 "[{}] expected floating-point tensors of one dtype on one device, found {} on {} and {} "
                  "on {}",
-                 name(x.dtype()), to_string(x.device()), name(weight.dtype()), to_string(weight.device()));
+                 op, name(x.dtype()), to_string(x.device()), name(weight.dtype()), to_string(weight.device()));
   LOCKSTEP_CHECK(stride.h >= 1 && stride.w >= 1 && dilation.h >= 1 && dilation.w >= 1 && padding.h >= 0 &&
                      padding.w >= 0 && more.h >= 0 && more.w >= 0,
-                 "[conv_transpose2d] expected stride and dilation of at least 1 and paddings of at least 0");
-  LOCKSTEP_CHECK(
-      more.h < std::max(stride.h, dilation.h) && more.w < std::max(stride.w, dilation.w),
-      "[conv_transpose2d] expected an output_padding below the stride or the dilation, found {}x{} and {}x{} "
-      "and {}x{}",
-      more.h, more.w, stride.h, stride.w, dilation.h, dilation.w);
+                 "[{}] expected stride and dilation of at least 1 and paddings of at least 0", op);
+  LOCKSTEP_CHECK(more.h < std::max(stride.h, dilation.h) && more.w < std::max(stride.w, dilation.w),
+                 "[{}] expected an output_padding below the stride or the dilation, found {}x{} and {}x{} "
+                 "and {}x{}",
+                 op, more.h, more.w, stride.h, stride.w, dilation.h, dilation.w);
   LOCKSTEP_CHECK(groups >= 1 && x.size(1) % groups == 0 && weight.size(0) == x.size(1),
-                 "[conv_transpose2d] expected a weight for {} input channels, which {} groups divide, found {}",
-                 x.size(1), groups, to_string(weight.sizes()));
-  check_window_numbers("conv_transpose2d", {stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w,
-                                            weight.size(2), weight.size(3), x.size(2), x.size(3)});
+                 "[{}] expected a weight for {} input channels, which {} groups divide, found {}", op, x.size(1),
+                 groups, to_string(weight.sizes()));
+  check_window_numbers(op, {stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w, weight.size(2),
+                            weight.size(3), x.size(2), x.size(3)});
   Conv2dGeometry g{};
   g.n = x.size(0), g.out = x.size(1), g.oh = x.size(2), g.ow = x.size(3);
   g.in = weight.size(1) * groups, g.kh = weight.size(2), g.kw = weight.size(3);
   g.h = result_size(g.oh, g.kh, stride.h, padding.h, more.h, dilation.h);
   g.w = result_size(g.ow, g.kw, stride.w, padding.w, more.w, dilation.w);
   LOCKSTEP_CHECK(g.kh >= 1 && g.kw >= 1 && g.h >= 1 && g.w >= 1,
-                 "[conv_transpose2d] x of {} and a weight of {} give a result of {}x{}", to_string(x.sizes()),
+                 "[{}] x of {} and a weight of {} give a result of {}x{}", op, to_string(x.sizes()),
                  to_string(weight.sizes()), g.h, g.w);
   g.stride = stride, g.padding = padding, g.dilation = dilation, g.groups = groups;
   return g;
@@ -90,17 +90,17 @@ Conv2dGeometry transposed_geometry(const Tensor& x, const Tensor& weight, const 
 
 }  // namespace
 
-Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const ConvTranspose2dOptions& options) {
+Tensor detail::conv_transpose2d_for(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                    const ConvTranspose2dOptions& options) {
   if (autocast::is_active) [[unlikely]]
-    return autocast::in_low([&](const auto&... t) { return conv_transpose2d(t..., options); }, x, weight, bias);
+    return autocast::in_low([&](const auto&... t) { return conv_transpose2d_for(op, t..., options); }, x, weight, bias);
   if (x.defined() && x.dim() == 3)  // one image
-    return conv_transpose2d(x.unsqueeze(0), weight, bias, options).squeeze(0);
-  const Conv2dGeometry g = transposed_geometry(x, weight, options);
+    return conv_transpose2d_for(op, x.unsqueeze(0), weight, bias, options).squeeze(0);
+  const Conv2dGeometry g = transposed_geometry(x, weight, options, op);
   if (bias.defined())
     LOCKSTEP_CHECK(bias.dim() == 1 && bias.size(0) == g.in && bias.dtype() == x.dtype(),
-                   "[conv_transpose2d] expected a bias of sizes [{}] and dtype {}, found {} and {}", g.in,
-                   name(x.dtype()), to_string(bias.sizes()), name(bias.dtype()));
+                   "[{}] expected a bias of sizes [{}] and dtype {}, found {} and {}", op, g.in, name(x.dtype()),
+                   to_string(bias.sizes()), name(bias.dtype()));
   // Of images of one place, as a generator begins with, it is a product; on every device, so that bits agree.
   const bool one_place = x.size(2) == 1 && x.size(3) == 1 && options.groups == 1 && options.padding.h == 0 &&
                          options.padding.w == 0 && g.h == weight.size(2) && g.w == weight.size(3) && weight.numel() > 0;
@@ -116,6 +116,11 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
     node->save(x, weight);
   }
   return bias.defined() ? out + bias.view({g.in, 1, 1}) : out;
+}
+
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const ConvTranspose2dOptions& options) {
+  return detail::conv_transpose2d_for("conv_transpose2d", x, weight, bias, options);
 }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& options) {
@@ -153,12 +158,12 @@ Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bia
                  "[conv_transpose1d] expected x of {} channels for a weight of {}, found x of {}", weight.size(0),
                  to_string(weight.sizes()), to_string(x.sizes()));
   const int d = x.dim() - 1;
-  return conv_transpose2d(x.unsqueeze(d), weight.unsqueeze(2), bias,
-                          {.stride = {1, options.stride},
-                           .padding = {0, options.padding},
-                           .output_padding = {0, options.output_padding},
-                           .groups = options.groups,
-                           .dilation = {1, options.dilation}})
+  return detail::conv_transpose2d_for("conv_transpose1d", x.unsqueeze(d), weight.unsqueeze(2), bias,
+                                      {.stride = {1, options.stride},
+                                       .padding = {0, options.padding},
+                                       .output_padding = {0, options.output_padding},
+                                       .groups = options.groups,
+                                       .dilation = {1, options.dilation}})
       .squeeze(d);
 }
 

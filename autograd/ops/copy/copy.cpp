@@ -7,6 +7,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/dtype.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {
@@ -36,17 +37,19 @@ class MoveBackward final : public Node {
   Device device;
 };
 
-/// Inputs: the target (whose old values are gone, so it gets no gradient) and the source.
+/// Inputs: the target, whose old values are gone, so that its gradient is 0, and the source.
 class CopyInPlaceBackward final : public Node {
  public:
   const char* name() const override { return "CopyInPlaceBackward"; }
   TensorList apply(TensorList grads) override {
     TensorList results(2);
+    if (needs_grad(0) && !replaces) results[0] = zeros_like(grads[0]);
     if (needs_grad(1)) results[1] = move_values(cast_values(sum_to(grads[0], sizes), dtype), device);
     return results;
   }
   TensorList apply_recorded(TensorList grads) override {
     TensorList results(2);
+    if (needs_grad(0) && !replaces) results[0] = zeros_like(grads[0]);
     if (needs_grad(1)) results[1] = recorded_sum_to(grads[0], sizes).to(dtype).to(device);
     return results;
   }
@@ -54,13 +57,14 @@ class CopyInPlaceBackward final : public Node {
   Shape sizes;
   DType dtype = kFloat32;
   Device device;
+  bool replaces = false;  ///< the target is in the source's history, which tells its gradient
 };
 
 class FillBackward final : public Node {
  public:
   const char* name() const override { return "FillBackward"; }
-  TensorList apply(TensorList) override { return TensorList(1); }
-  TensorList apply_recorded(TensorList) override { return TensorList(1); }
+  TensorList apply(TensorList grads) override { return {zeros_like(grads[0])}; }
+  TensorList apply_recorded(TensorList grads) override { return {zeros_like(grads[0])}; }
 };
 
 const Tensor& fill_in_place(const Tensor& target, Scalar value, const char* op) {
@@ -69,6 +73,26 @@ const Tensor& fill_in_place(const Tensor& target, Scalar value, const char* op) 
   check_in_place(target, should_record({&target}), op);
   fill_values(target, value);
   record_in_place<FillBackward>(target, {&target});
+  return target;
+}
+
+const Tensor& copy_in_place(const Tensor& target, const Tensor& source, bool replaces, const char* op) {
+  LOCKSTEP_CHECK(target.defined() && source.defined(), "[{}] the {} is undefined", op,
+                 target.defined() ? "source" : "target");
+  LOCKSTEP_CHECK(broadcast_shapes(source.sizes(), target.sizes(), op) == target.sizes(),
+                 "[{}] a source of shape {} does not broadcast to the target's shape {}", op, to_string(source.sizes()),
+                 to_string(target.sizes()));
+  // Values that pass through integers carry no gradient.
+  const bool recording = target.is_floating_point() && should_record({&target, &source});
+  check_in_place(target, recording, op);
+  copy_values(without_overlap(source, target), target);
+  if (!recording) return target;
+  if (auto* node = record_in_place<CopyInPlaceBackward>(target, {&target, &source})) {
+    node->sizes = source.sizes();
+    node->dtype = source.dtype();
+    node->device = source.device();
+    node->replaces = replaces;
+  }
   return target;
 }
 
@@ -115,21 +139,15 @@ Tensor Tensor::to(Device device, DType dtype) const {
 }
 
 const Tensor& Tensor::copy_(const Tensor& source) const {
-  LOCKSTEP_CHECK(defined() && source.defined(), "[copy_] the {} is undefined", defined() ? "source" : "target");
-  LOCKSTEP_CHECK(broadcast_shapes(source.sizes(), sizes(), "copy_") == sizes(),
-                 "[copy_] a source of shape {} does not broadcast to the target's shape {}", to_string(source.sizes()),
-                 to_string(sizes()));
-  // Values that pass through integers carry no gradient.
-  const bool recording = is_floating_point() && should_record({this, &source});
-  check_in_place(*this, recording, "copy_");
-  copy_values(without_overlap(source, *this), *this);
-  if (!recording) return *this;
-  if (auto* node = record_in_place<CopyInPlaceBackward>(*this, {this, &source})) {
-    node->sizes = source.sizes();
-    node->dtype = source.dtype();
-    node->device = source.device();
-  }
-  return *this;
+  return copy_in_place(*this, source, false, "copy_");
+}
+
+const Tensor& write_values(const Tensor& target, const Tensor& source, const char* op) {
+  return copy_in_place(target, source, false, op);
+}
+
+const Tensor& replace_values(const Tensor& target, const Tensor& source, const char* op) {
+  return copy_in_place(target, source, true, op);
 }
 
 const Tensor& Tensor::fill_(Scalar value) const {

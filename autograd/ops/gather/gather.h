@@ -63,6 +63,7 @@ Tensor take_along_dim(const Tensor& x, const Tensor& index);
 Tensor take(const Tensor& x, const Tensor& index);
 
 /// How often each number from 0 to the largest (at least to minlength - 1) occurs in x (integers, one dimension), or
-/// the sum of the weights there; waits for the device. Throws Error for negative numbers.
+/// the sum of the weights there, in float32 if that is theirs, else in float64; waits for the device. Throws Error for
+/// negative numbers.
 Tensor bincount(const Tensor& x, const Tensor& weights = {}, std::int64_t minlength = 0);
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/index_kernels.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
@@ -215,7 +216,7 @@ Tensor Tensor::index(const std::vector<Tensor>& indices) const {
   return lockstep::index(*this, indices);
 }
 const Tensor& Tensor::index_put_(const std::vector<Tensor>& indices, const Tensor& values, bool accumulate) const {
-  return copy_(lockstep::index_put(*this, indices, values, accumulate));
+  return replace_values(*this, lockstep::index_put(*this, indices, values, accumulate), "index_put_");
 }
 
 }  // namespace lockstep

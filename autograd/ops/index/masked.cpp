@@ -4,6 +4,7 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/index/index.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -112,7 +113,7 @@ const Tensor& Tensor::masked_fill_(const Tensor& mask, Scalar value) const {
   LOCKSTEP_CHECK(filled.sizes() == sizes(),
                  "[masked_fill_] a mask of shape {} does not broadcast to the tensor's shape {}",
                  to_string(mask.sizes()), to_string(sizes()));
-  return copy_(filled);
+  return replace_values(*this, filled, "masked_fill_");
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lockstep/autograd/ops/index/index.h"
+#include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
@@ -113,7 +114,7 @@ const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, con
   LOCKSTEP_CHECK(broadcast_shapes(values.sizes(), sliced.view.sizes(), "index_put_") == sliced.view.sizes(),
                  "[index_put_] values of shape {} do not broadcast to the shape {} of what is indexed",
                  to_string(values.sizes()), to_string(sliced.view.sizes()));
-  sliced.view.copy_(values);
+  write_values(sliced.view, values, "index_put_");
   return *this;
 }
 const Tensor& Tensor::index_put_(std::initializer_list<TensorIndex> indices, Scalar value) const {

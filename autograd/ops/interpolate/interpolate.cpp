@@ -50,6 +50,7 @@ InterpolateAxis axis_of(std::int64_t in, std::int64_t out, const InterpolateOpti
                      : static_cast<double>(in) / static_cast<double>(out);
   if (axis.nearest && image && (out == in || out == 2 * in))
     axis.scale = static_cast<double>(in) / static_cast<double>(out);
+  if (out == in && !axis.nearest && !axis.cubic && !axis.corners) axis.scale = 1.0;  // copied, whatever the factor
   return axis;
 }
 

@@ -29,8 +29,9 @@ struct InterpolateOptions {
 };
 /// Images [n, c, h, w] (nearest, bilinear, bicubic, area), rows [n, c, w] (nearest, linear, area) or volumes
 /// [n, c, d, h, w] (nearest, trilinear, area) of another size, as torch.nn.functional.interpolate. Floating-point
-/// tensors, and uint8 ones for nearest; halves are computed in float. Gradients are added in a fixed order. Throws
-/// Error unless exactly one of size and scale_factor is given and no size is 0.
+/// tensors, and uint8 ones for nearest; halves are computed in float. Gradients are added in a fixed order. A dimension
+/// whose size stays the same is copied whatever the scale_factor, except by bicubic. Throws Error unless exactly one of
+/// size and scale_factor is given and no size is 0.
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
 
 /// What grid_sample() reads beside an image: zeros, the pixel at the edge, or the image mirrored there.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr KernelTable<detail::CtcLossKernel> ctc_loss_kernel{"ctc_loss", detail::ctc_loss_cpu};
 
-/// The gradient was computed with the losses; where these are infinite there is none.
+/// The gradient was computed with the losses; where these are infinite it is NaN, or 0 with zero_infinity.
 class CtcLossBackward final : public Node {
  public:
   bool zero_infinity = false;

@@ -145,10 +145,9 @@ void all_samples(const Tensor& log_probs, const std::vector<CtcSample>& samples,
           [=](std::int64_t t) { return to + (t * n + i) * classes; }, to != nullptr);
       losses.data<T>()[i] = static_cast<T>(loss);
       if (!to) continue;
-      const bool is_nan = std::isnan(loss);
-      for (std::int64_t t = is_nan ? 0 : sample.steps; t < steps; ++t)
-        std::fill_n(to + (t * n + i) * classes, classes,
-                    is_nan && t < sample.steps ? std::numeric_limits<T>::quiet_NaN() : T(0));
+      const bool is_finite = std::isfinite(loss);
+      for (std::int64_t t = is_finite ? sample.steps : 0; t < steps; ++t)
+        std::fill_n(to + (t * n + i) * classes, classes, t < sample.steps ? std::numeric_limits<T>::quiet_NaN() : T(0));
     }
   });
 }

@@ -93,7 +93,7 @@ Tensor poisson_nll_loss(const Tensor& input, const Tensor& target, bool log_inpu
 struct CtcLossOptions {
   std::int64_t blank = 0;                 ///< the class that stands for no label
   Reduction reduction = Reduction::mean;  ///< mean of the losses divided by their numbers of labels, sum, or each
-  bool zero_infinity = false;             ///< a loss for which there is no alignment is 0, not infinite
+  bool zero_infinity = false;             ///< a loss without an alignment and its gradient are 0, not infinite and NaN
 };
 
 /// Connectionist temporal classification: minus the logarithm of the probability of all alignments of labels to steps.

@@ -24,7 +24,8 @@ Tensor mv(const Tensor& a, const Tensor& b);
 Tensor dot(const Tensor& a, const Tensor& b);
 /// [i] and [j] to [i, j]: all products.
 Tensor outer(const Tensor& a, const Tensor& b);
-/// beta x + alpha matmul(a, b), for matrices (addmm) and batches of them (baddbmm).
+/// beta x + alpha matmul(a, b), for matrices (addmm) and batches of them (baddbmm). With a beta of 0 the values of x do
+/// not count, NaN either. Throws Error unless x broadcasts to the product's shape.
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 

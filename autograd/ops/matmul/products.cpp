@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/autograd_meta.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
@@ -26,9 +28,14 @@ Tensor times(const Tensor& x, double factor) {
   return whole ? x * static_cast<std::int64_t>(factor) : x * factor;
 }
 
-Tensor plus_product(const Tensor& x, const Tensor& product, double beta, double alpha) {
+Tensor plus_product(const Tensor& x, const Tensor& product, double beta, double alpha, const char* op) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] x is undefined", op);
+  LOCKSTEP_CHECK(broadcast_shapes(x.sizes(), product.sizes(), op) == product.sizes(),
+                 "[{}] expected an x that broadcasts to the product's shape {}, found {}", op,
+                 to_string(product.sizes()), to_string(x.sizes()));
   const Tensor scaled = times(product, alpha);
-  return beta == 0.0 ? scaled : times(x, beta) + scaled;
+  if (beta != 0.0) return times(x, beta) + scaled;
+  return needs_grad(x) ? flat_in(scaled, x) : scaled;
 }
 
 }  // namespace
@@ -59,20 +66,20 @@ Tensor outer(const Tensor& a, const Tensor& b) {
   return a.unsqueeze(1) * b;
 }
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return plus_product(x, product(a, b, 2, 2, "addmm", "two matrices"), beta, alpha);
+  return plus_product(x, product(a, b, 2, 2, "addmm", "two matrices"), beta, alpha, "addmm");
 }
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return plus_product(x, bmm(a, b), beta, alpha);
+  return plus_product(x, bmm(a, b), beta, alpha, "baddbmm");
 }
 
 Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return plus_product(x, product(a, b, 2, 1, "addmv", "a matrix and a vector"), beta, alpha);
+  return plus_product(x, product(a, b, 2, 1, "addmv", "a matrix and a vector"), beta, alpha, "addmv");
 }
 Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return plus_product(x, outer(a, b), beta, alpha);
+  return plus_product(x, outer(a, b), beta, alpha, "addr");
 }
 Tensor addbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
-  return plus_product(x, sum(bmm(a, b), {0}).to(a.dtype()), beta, alpha);
+  return plus_product(x, sum(bmm(a, b), {0}).to(a.dtype()), beta, alpha, "addbmm");
 }
 
 Tensor inner(const Tensor& a, const Tensor& b) {

@@ -149,7 +149,8 @@ Tensor diag_embed(const Tensor& x, std::int64_t offset, std::int64_t dim1, std::
   Shape sizes = x.sizes();
   sizes[x.dim() - 1] = size * size;
   const Tensor flat = zeros(sizes, options_of(x));
-  if (n > 0) flat.slice(-1, first, first + (n - 1) * (size + 1) + 1, size + 1).copy_(x);
+  const std::int64_t end = n > 0 ? first + (n - 1) * (size + 1) + 1 : first;
+  flat.slice(-1, first, end, size + 1).copy_(x);
   const Tensor square = unflatten(flat, -1, {size, size});
   return movedim(square, Shape{-2, -1}, Shape{d1, d2});
 }

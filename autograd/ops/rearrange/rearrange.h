@@ -88,7 +88,7 @@ struct UnfoldOptions {
 };
 
 /// The windows of images [n, c, h, w] as columns [n, c kh kw, windows], windows in row-major order, as
-/// torch.nn.functional.unfold. Throws Error for sizes that do not fit.
+/// torch.nn.functional.unfold; both without n too. Throws Error for sizes that do not fit.
 Tensor unfold(const Tensor& x, Size2d kernel, const UnfoldOptions& options = {});
 /// Its transpose: the columns of windows added up into images of `size`, as torch.nn.functional.fold. Values for one
 /// element are added in a fixed order.

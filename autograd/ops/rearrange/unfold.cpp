@@ -44,7 +44,8 @@ Windows windows_of(Size2d size, Size2d kernel, const UnfoldOptions& o, Device de
 }  // namespace
 
 Tensor unfold(const Tensor& x, Size2d kernel, const UnfoldOptions& options) {
-  LOCKSTEP_CHECK(x.defined() && x.dim() == 4, "[unfold] expected images [n, c, h, w], found {}",
+  if (x.defined() && x.dim() == 3) return unfold(x.unsqueeze(0), kernel, options).squeeze(0);  // one image
+  LOCKSTEP_CHECK(x.defined() && x.dim() == 4, "[unfold] expected images [n, c, h, w] or [c, h, w], found {}",
                  x.defined() ? to_string(x.sizes()) : "an undefined tensor");
   const std::int64_t n = x.size(0), c = x.size(1);
   const Windows windows = windows_of({x.size(2), x.size(3)}, kernel, options, x.device(), "unfold");
@@ -54,11 +55,12 @@ Tensor unfold(const Tensor& x, Size2d kernel, const UnfoldOptions& options) {
 }
 
 Tensor fold(const Tensor& columns, Size2d size, Size2d kernel, const UnfoldOptions& options) {
+  if (columns.defined() && columns.dim() == 2) return fold(columns.unsqueeze(0), size, kernel, options).squeeze(0);
   const Windows windows = windows_of(size, kernel, options, columns.defined() ? columns.device() : Device(), "fold");
   const std::int64_t taps = kernel.h * kernel.w;
   LOCKSTEP_CHECK(
       columns.defined() && columns.dim() == 3 && columns.size(1) % taps == 0 && columns.size(2) == windows.count,
-      "[fold] expected columns [n, c * {}, {}], found {}", taps, windows.count,
+      "[fold] expected columns [n, c * {}, {}], or without n, found {}", taps, windows.count,
       columns.defined() ? to_string(columns.sizes()) : "an undefined tensor");
   const std::int64_t n = columns.size(0), c = columns.size(1) / taps;
   const Tensor planes = zeros({n * c, windows.h * windows.w}, options_of(columns))

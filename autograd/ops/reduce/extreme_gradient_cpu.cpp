@@ -16,6 +16,14 @@ bool hits(T value, T extreme) {
   return value == extreme;
 }
 
+// What goes to one of them: nothing to those that do not count. Where NaNs do not either, a share that is not finite
+// makes all NaN, as in PyTorch.
+template <bool kNanToo, typename T>
+T part(bool hit, T share) {
+  if constexpr (kNanToo) return hit ? share : T(0);
+  return (hit ? T(1) : T(0)) * share;
+}
+
 template <bool kNanToo, typename T>
 void one_row(const T* x, std::int64_t length, T extreme, T grad, T* out) {
   constexpr std::int64_t kBlock = 1 << 20;  // whose counts are short numbers, as wide as those that are compared
@@ -27,7 +35,7 @@ void one_row(const T* x, std::int64_t length, T extreme, T grad, T* out) {
     count += some;
   }
   const T share = grad / static_cast<T>(count);
-  for (std::int64_t i = 0; i < length; ++i) out[i] = (hits<kNanToo>(x[i], extreme) ? T(1) : T(0)) * share;
+  for (std::int64_t i = 0; i < length; ++i) out[i] = part<kNanToo>(hits<kNanToo>(x[i], extreme), share);
 }
 
 // Columns whose neighbours along the reduced dimensions are `inner` elements apart.
@@ -40,7 +48,7 @@ void columns(const T* x, std::int64_t length, std::int64_t inner, std::int64_t c
   for (std::int64_t j = 0; j < count; ++j) share[j] = grad[j] / static_cast<T>(equal[j]);
   for (std::int64_t i = 0; i < length; ++i)
     for (std::int64_t j = 0; j < count; ++j)
-      out[i * inner + j] = (hits<kNanToo>(x[i * inner + j], extreme[j]) ? T(1) : T(0)) * share[j];
+      out[i * inner + j] = part<kNanToo>(hits<kNanToo>(x[i * inner + j], extreme[j]), share[j]);
 }
 
 template <bool kNanToo, typename T>

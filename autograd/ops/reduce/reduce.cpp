@@ -129,11 +129,14 @@ class ExtremeBackward final : public Node {
     }
     const Tensor hits = every ? same_values(x, y) : eq(x, dims.with_kept_dims(y));
     const Tensor count = run_kept(ReduceOp::sum, hits, 1.0, dims, kInt64);
-    return {binary_values(BinaryOp::mul, hits, binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count))};
+    const Tensor share = binary_values(BinaryOp::div, dims.with_kept_dims(grads[0]), count);
+    return {every ? where(hits, share, 0.0) : binary_values(BinaryOp::mul, hits, share)};
   }
   TensorList apply_recorded(TensorList grads) override {
     const Tensor ones = full(dims.result_sizes, 1.0, options_of(saved(0)));
-    return {flat_in(apply({ones})[0], saved_input(0, 0)) * grads[0].reshape(dims.kept_sizes)};
+    const Tensor share = apply({ones})[0];
+    const Tensor slopes = flat_in(share, saved_input(0, 0)) * grads[0].reshape(dims.kept_sizes);
+    return {every ? where(share == 0.0, 0.0, slopes) : slopes};
   }
 
   bool every = false;  // no dimensions were named: NaNs share the gradient; else all of it is NaN, as PyTorch's

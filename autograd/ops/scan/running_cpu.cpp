@@ -82,7 +82,7 @@ void running_extreme_cpu(bool largest, const Tensor& x, const Tensor& values, co
 void logcumsumexp_cpu(const Tensor& x, const Tensor& out, bool reverse) {
   const std::int64_t length = x.size(1);
   dispatch_floating(x.dtype(), "logcumsumexp", [&]<typename T>() {
-    using C = compute_t<T>;
+    using C = scan_t<T>;
     const T* values = x.data<T>();
     T* results = out.data<T>();
     for_each_lines(x, 1, [&](std::int64_t first, std::int64_t, std::int64_t step) {

@@ -11,7 +11,8 @@ namespace lockstep {
 // last, in the type of Note [Compute types]: the same bits on every number of threads. Integers and bool give int64,
 // with a `dtype`, to which x is cast first, that.
 
-/// out[i] = x[0] + ... + x[i] along dim. A scalar is itself. Throws Error for a dim that does not exist.
+/// out[i] = x[0] + ... + x[i] along dim, for float32 added up in double, as the next two. A scalar is itself. Throws
+/// Error for a dim that does not exist.
 Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<DType> dtype = std::nullopt);
 /// out[i] = x[0] * ... * x[i] along dim; its gradient is exact for zeros too.
 Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<DType> dtype = std::nullopt);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 
 #include "lockstep/autograd/ops/scan/scan_kernels.h"
@@ -18,7 +19,7 @@ constexpr std::int64_t kMostLanes = 64;
 /// The sums or products of one slice, which stay in a register.
 template <Scan kScan, typename T>
 void scan_one(const T* x, T* out, std::int64_t length, std::int64_t step) {
-  using C = compute_t<T>;
+  using C = scan_t<T>;
   C value = kScan == Scan::sum ? C(0) : C(1);
   for (std::int64_t i = 0; i < length; ++i) {
     const C at = static_cast<C>(x[i * step]);
@@ -32,9 +33,11 @@ void scan_one(const T* x, T* out, std::int64_t length, std::int64_t step) {
 /// each that were, and leaves their sums in `values`.
 template <Scan kScan>
 std::int64_t scan_eight(const float* x, float* out, std::int64_t lane_step, std::int64_t length, std::int64_t step,
-                        float* values) {
+                        double* values) {
   constexpr std::int64_t kSide = cpu::kLanes;
-  cpu::Vec8 sums = cpu::load8(values);
+  typedef double DoubleVec8 __attribute__((vector_size(64)));
+  DoubleVec8 sums;
+  std::memcpy(&sums, values, sizeof sums);
   std::int64_t i = 0;
   for (; i + kSide <= length; i += kSide) {
     const std::int64_t at = step > 0 ? i : -(i + kSide - 1);
@@ -42,8 +45,9 @@ std::int64_t scan_eight(const float* x, float* out, std::int64_t lane_step, std:
     for (std::int64_t r = 0; r < kSide; ++r) m[r] = cpu::load8(x + r * lane_step + at);
     cpu::transpose8(m);
     const auto next = [&](cpu::Vec8& column) {
-      sums = kScan == Scan::sum ? sums + column : sums * column;
-      column = sums;
+      const DoubleVec8 at_column = __builtin_convertvector(column, DoubleVec8);
+      sums = kScan == Scan::sum ? sums + at_column : sums * at_column;
+      column = __builtin_convertvector(sums, cpu::Vec8);
     };
     if (step > 0)
       for (int c = 0; c < kSide; ++c) next(m[c]);
@@ -52,7 +56,7 @@ std::int64_t scan_eight(const float* x, float* out, std::int64_t lane_step, std:
     cpu::transpose8(m);
     for (std::int64_t r = 0; r < kSide; ++r) cpu::store8(out + r * lane_step + at, m[r]);
   }
-  cpu::store8(values, sums);
+  std::memcpy(values, &sums, sizeof sums);
   return i;
 }
 
@@ -60,7 +64,7 @@ std::int64_t scan_eight(const float* x, float* out, std::int64_t lane_step, std:
 template <Scan kScan, bool kDense, typename T>
 void scan_lanes(const T* x, const T* y, T* out, std::int64_t lanes, std::int64_t lane_step, std::int64_t length,
                 std::int64_t step) {
-  using C = compute_t<T>;
+  using C = scan_t<T>;
   const std::int64_t apart = kDense ? 1 : lane_step;
   C values[kMostLanes];
   std::fill_n(values, lanes, kScan == Scan::sum || kScan == Scan::recurrence ? C(0) : C(1));

@@ -34,7 +34,7 @@ void scan_cuda(Scan scan, const Tensor& x, const Tensor& y, const Tensor& out, b
   const cuda::Launch launch(x);
   const std::int64_t slices = x.size(0) * x.size(2);
   const auto run = [&]<typename T>() {
-    launch(scan_kernel<T, compute_t<T>>, cuda::blocks_for(slices), cuda::kThreads, scan, x.data<T>(),
+    launch(scan_kernel<T, scan_t<T>>, cuda::blocks_for(slices), cuda::kThreads, scan, x.data<T>(),
            y.defined() ? y.data<T>() : nullptr, out.data<T>(), slices, x.size(1), x.size(2), reverse);
   };
   if (x.dtype() == kInt64) return run.template operator()<std::int64_t>();

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/tensor.h"
 
 namespace lockstep {
@@ -11,8 +13,12 @@ namespace lockstep {
 /// 0.
 enum class Scan : std::uint8_t { sum, product, product_before, recurrence };
 
+/// What values of T are added up and multiplied in, from one element to the next: double for float32, as in PyTorch.
+template <typename T>
+using scan_t = std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>;
+
 /// Along the middle one of three dimensions, from the end if `reverse` (then i - 1 is i + 1). x, y (undefined unless
-/// asked for) and out are contiguous, of one dtype and at least one element; computed as in Note [Compute types].
+/// asked for) and out are contiguous, of one dtype and at least one element; computed in scan_t.
 using ScanKernel = void(Scan scan, const Tensor& x, const Tensor& y, const Tensor& out, bool reverse);
 ScanKernel scan_cpu, scan_cuda;
 
@@ -25,7 +31,7 @@ ProductKernel product_cpu;
 /// places. x is [outer, length, inner], contiguous, with elements; so are values and indices.
 using RunningExtremeKernel = void(bool largest, const Tensor& x, const Tensor& values, const Tensor& indices);
 RunningExtremeKernel running_extreme_cpu;
-/// out = log(exp(x[0]) + ... + exp(x[i])), as above, from the end if `reverse`. Floating point.
+/// out = log(exp(x[0]) + ... + exp(x[i])), as above, from the end if `reverse`. Floating point, in scan_t.
 using LogCumsumExpKernel = void(const Tensor& x, const Tensor& out, bool reverse);
 LogCumsumExpKernel logcumsumexp_cpu;
 

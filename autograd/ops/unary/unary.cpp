@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary_kernels.h"
 #include "lockstep/autograd/ops/copy/copy.h"
 #include "lockstep/autograd/ops/pool2d/max_pool2d_computation.h"
@@ -51,11 +52,6 @@ bool has_one_slope(UnaryOp op) {
          op == UnaryOp::round || op == UnaryOp::trunc;
 }
 
-/// Of x's sizes, in the memory of one element: stands for x where its history alone matters.
-Tensor stand_in(const Tensor& x) {
-  return empty({}, options_of(x)).as_strided(x.sizes(), Shape::filled(x.dim(), 0), 0);
-}
-
 class UnaryBackward final : public Node {
  public:
   const char* name() const override { return names_of(op).node; }
@@ -89,6 +85,10 @@ class UnaryBackward final : public Node {
 
   TensorList apply_recorded(TensorList grads) override {
     if (op == UnaryOp::neg) return {-grads[0]};
+    if (has_one_slope(op)) {
+      const Tensor& grad = grads[0];
+      return {flat_in(op == UnaryOp::frac ? grad : flat_in(zeros_like(grad), grad), edges()[0], grad.sizes())};
+    }
     const Tensor values = saves_output(op) ? saved_output(0) : saved_input(0, 0);
     const Tensor grad = recorded_unary_gradient(op, params, grads[0], values);
     return grad.defined() ? TensorList{grad} : Node::apply_recorded(std::move(grads));
@@ -122,7 +122,7 @@ Tensor run(UnaryOp op, const Tensor& x, DType dtype, UnaryParams params) {
     node->op = op;
     node->params = params;
     node->of_pending = of_pending;
-    if (op != UnaryOp::neg) node->save(has_one_slope(op) ? stand_in(x) : saves_output(op) ? out : x);
+    if (op != UnaryOp::neg && !has_one_slope(op)) node->save(saves_output(op) ? out : x);
   }
   return out;
 }
@@ -344,8 +344,10 @@ Tensor nan_to_num(const Tensor& x, double nan, std::optional<double> posinf, std
 }
 Tensor hardtanh(const Tensor& x, double min, double max) {
   LOCKSTEP_CHECK(min <= max, "[hardtanh] expected min <= max, found {} and {}", min, max);
-  if (x.defined() && !x.is_floating_point() && x.dtype() != kBool)
-    return clamp(x, std::trunc(min), std::trunc(max));  // integers stay what they are
+  if (x.defined() && !x.is_floating_point() && x.dtype() != kBool) {  // integers stay what they are
+    for (const double bound : {min, max}) check_in_range(bound, x.dtype(), "hardtanh");
+    return clamp(x, std::trunc(min), std::trunc(max));
+  }
   return run(UnaryOp::hardtanh, x, {.a = min, .b = max});
 }
 Tensor relu6(const Tensor& x) {

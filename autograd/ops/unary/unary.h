@@ -125,9 +125,10 @@ Tensor nan_to_num(const Tensor& x, double nan = 0.0, std::optional<double> posin
 Tensor exp2(const Tensor& x);
 /// log(x / (1 - x)), for x clamped to [eps, 1 - eps] if there is an eps.
 Tensor logit(const Tensor& x, std::optional<double> eps = std::nullopt);
-/// clamp() with a lower bound alone.
+/// clamp() with a lower bound alone. An integer tensor keeps its dtype beside an integer, and gives float32 beside a
+/// floating-point number, whole ones too.
 Tensor clamp_min(const Tensor& x, Scalar min);
-/// clamp() with an upper bound alone.
+/// clamp() with an upper bound alone, as clamp_min().
 Tensor clamp_max(const Tensor& x, Scalar max);
 /// clamp() by its other name.
 Tensor clip(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);

@@ -97,7 +97,6 @@ Tensor Tensor::view(const Shape& sizes) const {
 
 Tensor Tensor::reshape(const Shape& sizes) const {
   const Shape full = complete_sizes(sizes, *this, "reshape");
-  if (full == this->sizes()) return *this;
   if (const auto strides = view_strides(this->sizes(), this->strides(), full))
     return viewed(as_strided(full, *strides, offset()), *this);
   const Tensor copy = copy_contiguous(*this);
@@ -111,6 +110,7 @@ Tensor Tensor::flatten(std::int64_t start_dim, std::int64_t end_dim) const {
   LOCKSTEP_CHECK(first <= last, "[flatten] start_dim {} comes after end_dim {} for shape {}", start_dim, end_dim,
                  to_string(sizes()));
   if (dim() == 0) return reshape({1});
+  if (first == last) return *this;
   Shape merged;
   for (int d = 0; d <= first; ++d) merged.push_back(sizes()[d]);
   for (int d = first + 1; d <= last; ++d) merged[first] *= sizes()[d];

@@ -8,7 +8,7 @@ namespace lockstep {
 //
 // view(sizes)       the same elements in the same order under another shape, sharing memory. One size may be -1: it is
 //                   computed. Throws Error if the number of elements differs or the memory layout forbids a view.
-// reshape(sizes)    a view where one is possible, else a copy.
+// reshape(sizes)    a view where one is possible, to the same sizes too, else a copy.
 // flatten(from, to) merges dimensions from .. to (both included, negative from the end); a scalar becomes one element.
 
 /// x.reshape(sizes).
