@@ -109,9 +109,9 @@ class PipelineParallel {
 
   /// What `values` makes of the output of the last layer for x, which all ranks give alike; it is called on the last
   /// stage alone, without gradients, and all ranks get what it returned. Layers compute in the mode that they are in:
-  /// call the module's eval() before. The options' autocast is the step's; an AutocastGuard around the call is this one's. Divided parameters (TrainingStepOptions::zero = 3) must be whole: hold the step's
-  /// whole_parameters() meanwhile, which distributed::evaluate() does by itself and this does not.
-  /// Throws Error otherwise. A collective.
+  /// call the module's eval() before. The options' autocast is the step's; an AutocastGuard around the call is this
+  /// one's. Divided parameters (TrainingStepOptions::zero = 3) must be whole: hold the step's whole_parameters()
+  /// meanwhile, which distributed::evaluate() does by itself and this does not. Throws Error otherwise. A collective.
   std::vector<double> evaluate(const Tensor& x,
                                const std::function<std::vector<double>(const Tensor& output)>& values) const;
   /// optim::clip_grad_norm_() by the norm of the whole model's gradients: the same bits as of one process, with

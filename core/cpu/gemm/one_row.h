@@ -28,8 +28,7 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
   const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
   const bool crowded = row_bytes % 2048 == 0, from_memory = (end - j) * row_bytes >= kMemoryBytes;
   // From memory come as many rows at a time as a processor foresees: sixteen, and fewer where they share places.
-  const bool one_vector = from_memory && (crowded || kernels.lanes > 8),
-             joins = row_bytes % 4096 == 0 && !one_vector;
+  const bool one_vector = from_memory && (crowded || kernels.lanes > 8), joins = row_bytes % 4096 == 0 && !one_vector;
   const auto width_of = [&](OneRowKind kind) { return kernels.one_row_vectors[kind] * std::int64_t{kernels.lanes}; };
   const auto block_of = [&](std::int64_t at, std::int64_t columns, std::int64_t k0, std::int64_t k1) {
     Tile<T> tile = tile_of(at, columns, k0, k1);

@@ -1,4 +1,5 @@
-// A rank that goes on where the others have not come.
+// What lockstep mode notices while it runs: a rank that goes on where the others have not come, and parameters that
+// forward() changes.
 
 #include <stdexcept>
 
@@ -31,6 +32,24 @@ TEST(SkippedStep, IsAnErrorInLockstepMode) {
     });
     EXPECT_NE(error.find("step 2"), std::string::npos) << error;
     EXPECT_NE(error.find("step 3"), std::string::npos) << error;
+  });
+}
+
+struct Renormalizing : nn::Module {
+  nn::Embedding words{this, "words", kClasses, kFeatures, {.max_norm = 0.5}};
+  nn::Linear fc{this, "fc", kFeatures, kClasses};
+  Tensor forward(Tensor x) override { return fc(words(argmax(x, 1) % kClasses)); }
+};
+
+// Each rank would change the rows that its own samples use.
+TEST(ChangedParameter, IsAnErrorInLockstepMode) {
+  run_on({2, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Renormalizing model;
+    set_weights(model);
+    DistributedDataParallel ddp(model, group, {.logical_shards = 4});
+    const std::string error =
+        error_of([&] { ddp.step(make_batch(16), [&](const data::Batch& part) { return mean_loss(model, part); }); });
+    EXPECT_NE(error.find("forward() changed the parameter 'words.weight'"), std::string::npos) << error;
   });
 }
 
