@@ -195,7 +195,9 @@ TEST(AddedProducts, AFactorOfZeroLeavesZerosAndShapesCount) {
       {"addmv", [&](const Tensor& x) { return addmv(x, m, v, 0.0); }},
       {"addr", [&](const Tensor& x) { return addr(x, v, v, 0.0); }},
       {"addbmm", [&](const Tensor& x) { return addbmm(x, b, b, 0.0); }}};
-  for (const auto& [name, run] : functions) {
+  for (const auto& function : functions) {
+    const char* const name = function.first;
+    const auto& run = function.second;
     const Tensor x = make_leaf({2}, 1, kFloat32), out = run(x);
     EXPECT_EQ(grad({out.sum()}, {x})[0].to_vector<float>(), (std::vector<float>{0, 0})) << name;
     expect_close(out, run(zeros({2})), 0, 0);
