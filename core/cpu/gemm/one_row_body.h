@@ -200,15 +200,15 @@ constexpr void set_one_row(MicroKernels<typename V::T>& kernels, OneRowKind kind
   kernels.one_row_vectors[kind] = kVectors;
 }
 
-// From memory few rows come faster than many, so there are no more chains than hide the latency of one. Vectors of
-// sixteen take as long to turn as two chains take.
+// Many vectors are as many chains as hide the latency of one, of which two do where the vectors are so wide that
+// turning them takes as long. Few rows come faster from memory than many.
 template <typename V>
 constexpr void fill_one_row(MicroKernels<typename V::T>& kernels) {
-  constexpr int kSome = V::kLanes < 8 ? 4 : 2;
+  constexpr int kSome = V::kLanes < 8 ? 4 : 2, kMany = V::kLanes > 8 ? 2 : 4;
   set_one_row<V, 1, 1>(kernels, kOneVector);
   set_one_row<V, kSome, 1>(kernels, kSomeVectors);
   set_one_row<V, kSome / 2, 2>(kernels, kTwoBlocks);
-  set_one_row < V, V::kLanes<16 ? 4 : 2, 1>(kernels, kManyVectors);
+  set_one_row<V, kMany, 1>(kernels, kManyVectors);
 }
 
 }  // namespace
