@@ -72,18 +72,20 @@ Shape sizes_of_row(const Tensor& tensor) {
   return sizes;
 }
 
+/// check(name, of a, of b) for each name that is in one of them; null where it is not.
+template <typename Check>
+void for_each_pair(const Batch& a, const Batch& b, Check&& check) {
+  for (const Batch* from : {&a, &b})
+    from->for_each([&](const char* name, const Tensor&) { check(name, find(a, name), find(b, name)); });
+}
+
 void check_alike(const Batch& sample, const Batch& first, std::size_t number) {
-  const auto check = [&](const Batch& from) {
-    from.for_each([&](const char* name, const Tensor&) {
-      const Tensor *a = find(first, name), *b = find(sample, name);
-      LOCKSTEP_CHECK(a && b && a->sizes() == b->sizes() && a->dtype() == b->dtype(),
-                     "[default_collate] '{}' is {} in sample {} of the batch and {} in sample 0; give the DataLoader a "
-                     "collate_fn that makes them alike",
-                     name, description(b), number, description(a));
-    });
-  };
-  check(first);
-  check(sample);
+  for_each_pair(first, sample, [&](const char* name, const Tensor* a, const Tensor* b) {
+    LOCKSTEP_CHECK(a && b && a->sizes() == b->sizes() && a->dtype() == b->dtype(),
+                   "[default_collate] '{}' is {} in sample {} of the batch and {} in sample 0; give the DataLoader a "
+                   "collate_fn that makes them alike",
+                   name, description(b), number, description(a));
+  });
 }
 
 }  // namespace
@@ -188,19 +190,13 @@ Batch default_collate(const std::vector<Batch>& samples) {
 Batch joined_shards(const std::vector<Batch>& shards) {
   std::int64_t count = 0;
   for (const Batch& shard : shards) {
-    const auto check = [&](const Batch& from) {
-      from.for_each([&](const char* name, const Tensor&) {
-        const Tensor *a = find(shards[0], name), *b = find(shard, name);
-        LOCKSTEP_CHECK(a && b && a->dtype() == b->dtype() && a->sizes().dim() == b->sizes().dim() &&
-                           sizes_of_row(*a) == sizes_of_row(*b),
-                       "[DataLoader] with logical_shards each shard of a batch is made of its own samples alone, so "
-                       "that it does not depend on the number of workers; '{}' is {} in one shard and {} in another; "
-                       "pad to a length that does not depend on the batch",
-                       name, description(a), description(b));
-      });
-    };
-    check(shards[0]);
-    check(shard);
+    for_each_pair(shards[0], shard, [&](const char* name, const Tensor* a, const Tensor* b) {
+      LOCKSTEP_CHECK(a && b && a->dtype() == b->dtype() && sizes_of_row(*a) == sizes_of_row(*b),
+                     "[DataLoader] with logical_shards each shard of a batch is made of its own samples alone, so that "
+                     "it does not depend on the number of workers; '{}' is {} in one shard and {} in another; pad to a "
+                     "length that does not depend on the batch",
+                     name, description(a), description(b));
+    });
     count += shard.size();
   }
   Batch batch = shards[0].map([&](const Tensor& tensor) {
