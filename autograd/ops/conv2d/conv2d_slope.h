@@ -1,6 +1,5 @@
 #pragma once
 
-#include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_kernels.h"
 #include "lockstep/core/tensor.h"
 
@@ -14,13 +13,5 @@ enum class Conv2dPart : std::uint8_t { result, x, weight };
 /// of the part itself is not looked at. For .cpp files only.
 Tensor conv2d_slope(const Conv2dGeometry& geometry, Conv2dPart along, const Tensor& result, const Tensor& x,
                     const Tensor& weight);
-
-namespace detail {
-
-/// conv_transpose2d() for a function of another name, which errors name.
-Tensor conv_transpose2d_for(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                            const ConvTranspose2dOptions& options);
-
-}  // namespace detail
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
-#include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
+#include "lockstep/autograd/ops/conv2d/conv_transpose2d_for.h"
 #include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/check.h"

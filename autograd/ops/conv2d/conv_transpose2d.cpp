@@ -5,6 +5,7 @@
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_computation.h"
 #include "lockstep/autograd/ops/conv2d/conv2d_slope.h"
+#include "lockstep/autograd/ops/conv2d/conv_transpose2d_for.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/record.h"
