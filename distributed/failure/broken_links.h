@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +26,7 @@ struct BrokenLink {
 /// that is not in a collective, has gone, or came to one late.
 std::vector<BrokenLink> broken_links(const std::vector<Observation>& observations, std::int64_t now_ms);
 
-/// "ranks 1, 2 do not hear each other, although both live and reach the store"; `ranks` as diagnose() takes them.
+/// "ranks 1, 2 do not hear each other, although all ranks live and reach the store"; `ranks` as diagnose() takes them.
 std::string text_of(const std::vector<BrokenLink>& links, const std::vector<int>& ranks);
 /// The two ranks of one: "ranks 1, 2".
 std::string between(const BrokenLink& link, const std::vector<int>& ranks);

@@ -231,8 +231,7 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
       if (state && state->running)
         return fmt::format(
             "look why {} did not get to the end of that collective: slow work, or the network between two ranks; if "
-            "that "
-            "may last longer, raise the timeout; kill -USR1 {} makes it tell its last calls",
+            "that may last longer, raise the timeout; kill -USR1 {} makes it tell its last calls",
             who, pid);
       return fmt::format(
           "{} may compute, load data or wait for something else; if that may last longer, raise the timeout; "
