@@ -38,18 +38,19 @@ namespace {
 template <typename Row>
 void for_each_row(const Planes& p, std::int64_t begin, std::int64_t end_channel, Row&& row) {
   const auto divide_up = [](std::int64_t x, std::int64_t y) { return (x + y - 1) / y; };
-  for (std::int64_t y = 0; y < p.parts_h; ++y)  // padded row r is row r / step_h of part r % step_h
-    for (std::int64_t phase = 0; phase < p.parts_w; ++phase) {
+  for (std::int64_t c = begin; c < end_channel; ++c)  // the parts of a channel while it is in the first-level cache
+    for (std::int64_t y = 0; y < p.parts_h; ++y) {    // padded row r is row r / step_h of part r % step_h
       const std::int64_t first_row = p.top > y ? divide_up(p.top - y, p.step_h) : 0;
       const std::int64_t end_row = p.h + p.top > y ? std::min(p.rows, divide_up(p.h + p.top - y, p.step_h)) : 0;
-      const std::int64_t first = p.left > phase ? divide_up(p.left - phase, p.step_w) : 0;
-      const std::int64_t end = p.w + p.left > phase ? std::min(p.pitch, divide_up(p.w + p.left - phase, p.step_w)) : 0;
-      if (first >= end) continue;
-      const std::int64_t part = (y * p.step_w + phase) * p.part();
-      for (std::int64_t c = begin; c < end_channel; ++c)
+      for (std::int64_t phase = 0; phase < p.parts_w; ++phase) {
+        const std::int64_t first = p.left > phase ? divide_up(p.left - phase, p.step_w) : 0;
+        const std::int64_t end =
+            p.w + p.left > phase ? std::min(p.pitch, divide_up(p.w + p.left - phase, p.step_w)) : 0;
+        if (first >= end) continue;
+        const std::int64_t part = c * p.plane() + (y * p.step_w + phase) * p.part();
         for (std::int64_t q = first_row; q < end_row; ++q)
-          row(c * p.plane() + part + q * p.pitch, (c * p.h + q * p.step_h + y - p.top) * p.w, first, end,
-              phase - p.left);
+          row(part + q * p.pitch, (c * p.h + q * p.step_h + y - p.top) * p.w, first, end, phase - p.left);
+      }
     }
 }
 
