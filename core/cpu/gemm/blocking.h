@@ -2,6 +2,7 @@
 
 // Sizes that decide how a product is cut, packed and shared. None of them matters to the bits. For .cpp files only.
 
+#include <algorithm>
 #include <cstdint>
 
 namespace lockstep::cpu::gemm_detail {
@@ -29,6 +30,7 @@ inline constexpr std::int64_t kMaxLanes = 16;          // of a vector
 inline constexpr std::int64_t kLocalElements = 4096;   // of work space on the stack
 inline constexpr std::int64_t kStreamedElements = 4096;    // of sums that stay in a cache of the first level, at most
 inline constexpr std::int64_t kFarBytes = 1 << 20;         // that do not stay in a core's own caches
+inline constexpr std::int64_t kMemoryBytes = 12 << 20;     // that a third level, which cores share, does not keep
 inline constexpr std::int64_t kLeastShared = 128 << 10;    // elements; fewer are packed by each task again
 inline constexpr std::int64_t kSharedElements = 16 << 20;  // packed for all tasks together, at most
 inline constexpr std::int64_t kPackElements = 16 << 10;    // that a task packs, about
@@ -53,13 +55,24 @@ inline bool keep_second_places(std::int64_t rows, std::int64_t row_bytes) {
   return rows * (apart < kSecondWay ? apart : kSecondWay) <= second_level_cache();
 }
 
-/// Whether m rows, which read a far b once, read it slowly by tiles, which take a little of each of its rows: where
-/// these have the same places in a cache, or come slowly anyway. `streaming_rows`: the most that a kernel reads along
-/// b's rows. Where that is many, tiles of few rows have registers left for enough chains, and are slow only where they
-/// hold nearly as many, and each step takes them to other pages.
-inline bool tiles_read_slowly(std::int64_t m, std::int64_t row_bytes, int lanes, int streaming_rows) {
+/// Whether rows so many bytes apart share places in a cache as rows a multiple of `unit` apart do: of rows that are
+/// each moved by 12 bytes more, sixteen lie in the places of three lines.
+inline bool share_places(std::int64_t row_bytes, std::int64_t unit) {
+  constexpr std::int64_t kMoved = 12;
+  const std::int64_t beyond = row_bytes % unit;
+  return std::min(beyond, unit - beyond) <= kMoved;
+}
+
+/// Whether m rows, which read a far b of `bytes` once, read it slowly by tiles, which take a little of each of its
+/// rows: where it comes from memory, which sends lines in order, where these rows have the same places in a cache, or
+/// come slowly anyway. `streaming_rows`: the most that a kernel reads along b's rows. Where that is many, tiles of few
+/// rows have registers left for enough chains, and are slow only where they hold nearly as many, and each step takes
+/// them to other pages.
+inline bool tiles_read_slowly(std::int64_t m, std::int64_t bytes, std::int64_t row_bytes, int lanes,
+                              int streaming_rows) {
   constexpr std::int64_t kLongRow = 16 << 10;
-  if (m <= 2) return row_bytes % (128 * lanes) == 0;
+  if (m == 1 || (m <= streaming_rows && bytes >= kMemoryBytes)) return true;
+  if (m == 2) return share_places(row_bytes, 128 * lanes);
   if (streaming_rows <= 2) return false;
   if (streaming_rows > 4) return far_is_slow() && m >= 6 && m <= streaming_rows && row_bytes >= kLongRow;
   return far_is_slow() ? m <= kFarRows : m <= streaming_rows && row_bytes % 4096 == 0;

@@ -2,6 +2,8 @@
 
 // The kernels of products of few rows; see micro_kernel_body.h, which includes this after the description of a vector.
 
+#include <algorithm>
+
 #include "lockstep/core/cpu/gemm/finish_body.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
 
@@ -43,8 +45,9 @@ void streaming_kernel(const Tile<typename V::T>& tile) {
   using T = typename V::T;
   using Vector = typename V::Vector;
   constexpr int kLanes = V::kLanes;
-  // Registers hold kRows * kSteps elements of a, beside the sums. More steps mean that these are stored less often.
-  constexpr int kSteps = (kLanes * sizeof(T) == 64 ? 16 : 8) / kRows;
+  // Registers hold kRows * kSteps elements of a, beside the sums. More steps mean that these are stored less often; of
+  // more rows of b than eight at a time, those that share places in a cache push each other out.
+  constexpr int kSteps = std::min(8, (kLanes * sizeof(T) == 64 ? 16 : 8) / kRows);
   constexpr int kRowsAhead = kSteps * kRows > 8 ? 2 : 8;  // of b, between what is in use and what is asked for
   const std::int64_t a_row = kByRows ? tile.a_row : 1, a_step = kByRows ? 1 : tile.a_step;
   const std::int64_t vectors = (tile.columns + kLanes - 1) / kLanes, last = tile.columns - (vectors - 1) * kLanes;

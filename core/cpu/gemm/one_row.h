@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "lockstep/core/cpu/gemm/blocking.h"
 #include "lockstep/core/cpu/gemm/micro_kernel.h"
 #include "lockstep/core/cpu/gemm/operand.h"
 #include "lockstep/core/cpu/gemm/own.h"
 
 namespace lockstep::cpu::gemm_detail {
-
-// More than this of a third level is hardly one core's.
-inline constexpr std::int64_t kMemoryBytes = std::int64_t{12} << 20;
 
 // Columns [j, end), as far as they fill the vectors of a kernel; returns the first that is left. `shifts`: the last
 // vectors may lie over those before, whose elements they compute again.
@@ -26,9 +24,10 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
   // Every fourth row of b, every other or even each shares its places in a cache. Of fewer rows at a time, with both of
   // two blocks for as many chains, lines are still there when they are needed.
   const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
-  const bool crowded = row_bytes % 2048 == 0, from_memory = (end - j) * row_bytes >= kMemoryBytes;
+  const bool crowded = share_places(row_bytes, 2048), from_memory = (end - j) * row_bytes >= kMemoryBytes;
   // From memory come as many rows at a time as a processor foresees: sixteen, and fewer where they share places.
-  const bool one_vector = from_memory && (crowded || kernels.lanes > 8), joins = row_bytes % 4096 == 0 && !one_vector;
+  const bool one_vector = from_memory && (crowded || kernels.lanes > 8),
+             joins = share_places(row_bytes, 4096) && !one_vector;
   const auto width_of = [&](OneRowKind kind) { return kernels.one_row_vectors[kind] * std::int64_t{kernels.lanes}; };
   const auto block_of = [&](std::int64_t at, std::int64_t columns, std::int64_t k0, std::int64_t k1) {
     Tile<T> tile = tile_of(at, columns, k0, k1);
@@ -59,7 +58,7 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
   };
   const OneRowKind last = one_vector ? kOneVector : kSomeVectors;
   shifts &= j + width_of(last) <= end;
-  if (row_bytes % 1024 != 0 && !from_memory) columns(kManyVectors, false);
+  if (!share_places(row_bytes, 1024) && !from_memory) columns(kManyVectors, false);
   columns(last, shifts);
   return j;
 }

@@ -76,7 +76,7 @@ struct Plan {
     b_comes_late |= a_stays;
     a_is_far = g.k > kShort && g.m * g.k * static_cast<std::int64_t>(sizeof(T)) >= kFarBytes / 2;
     streams = b.column == 1 && g.n >= kManyColumns && is_far(b_row_bytes * g.k) &&
-              tiles_read_slowly(g.m, b_row_bytes, kernels.lanes, kernels.streaming_rows);
+              tiles_read_slowly(g.m, b_row_bytes * g.k, b_row_bytes, kernels.lanes, kernels.streaming_rows);
     if (streams) row_panels = Parts(g.m, divide_up(g.m, kernels.streaming_rows));
   }
 
