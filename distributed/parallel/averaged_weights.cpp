@@ -8,6 +8,7 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/log.h"
 #include "lockstep/distributed/operation/operation.h"
 #include "lockstep/distributed/parallel/sharding/parameter_shards.h"
 #include "lockstep/distributed/parallel/step.h"
@@ -53,7 +54,7 @@ AveragedWeights::AveragedWeights(nn::Module& module, optim::Schedule decay, Aver
 AveragedWeights::~AveragedWeights() = default;
 
 void AveragedWeights::add(std::size_t parameter, std::int64_t begin, const Tensor& share) {
-  Piece piece{parameter, begin, share, {}, {}};
+  Piece piece{parameter, begin, share, {}, {}, 0};
   const Tensor values = values_of(piece);
   if (values.numel() == 0) return;  // another stage's
   const DType dtype = dtype_of_average(values.dtype());
@@ -104,10 +105,11 @@ void AveragedWeights::write_averages() {
   if (shards_) shards_->check_divided("[AveragedWeights] hold() was called");
   try {
     for (Piece& piece : pieces_) piece.kept = copy_contiguous(values_of(piece));
-    for (const Piece& piece : pieces_) {
+    for (Piece& piece : pieces_) {
       const Tensor values = values_of(piece);
       copy_values(piece.average, values);
       values.storage()->bump_version();
+      piece.written = values.storage()->version();
     }
   } catch (...) {
     put_back();
@@ -120,6 +122,13 @@ void AveragedWeights::write_averages() {
 // Under whole_parameters(), whose values would replace these, once more at their end.
 void AveragedWeights::put_back() {
   const NoGradGuard values_only;
+  const bool changed = held_ && std::ranges::any_of(pieces_, [&](const Piece& piece) {
+                         return values_of(piece).storage()->version() != piece.written;
+                       });
+  if (changed)
+    logging::warn(
+        "[AveragedWeights] parameters were written while the averages were held, by a step of training or from a "
+        "checkpoint; what was written is lost, since they have their own values again. Let go of the averages before");
   for (Piece& piece : pieces_) {
     const Tensor kept = std::exchange(piece.kept, {});
     if (!kept.defined()) continue;
@@ -163,6 +172,13 @@ std::vector<nn::NamedTensor> AveragedWeights::state() {
   if (shards_ && shards_->group().world_size() > 1) {
     static const OperationLabel label("averaged weights");
     const LabelScope scope(label);
+    const Tensor counts = tensor({updates_, -updates_});
+    shards_->group().all_reduce(counts, ReduceOp::max)->wait();
+    const std::vector<double> most = counts.to_vector<double>();
+    LOCKSTEP_CHECK(most[0] == -most[1],
+                   "[AveragedWeights] state() expected as many calls of update() on all ranks, found {:.0f} on one and "
+                   "{:.0f} on another, here {}; call update() on every rank after each step",
+                   -most[1], most[0], updates_);
     // One rank has each element, and x + -0.0 is x, of zeros the sign too.
     for (std::size_t p = 0; p < first_buffer_; ++p)
       if (all[p].tensor.numel() > 0) shards_->group().all_reduce(all[p].tensor)->wait();

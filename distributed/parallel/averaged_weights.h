@@ -65,8 +65,9 @@ class AveragedWeights {
   void update();
   std::int64_t updates() const { return updates_; }  ///< how many there were
 
-  /// While it lives, the parameters have the averages' values; at its end those that they had before, whatever was
-  /// written to them meanwhile. Parameters that whole_parameters() holds at its end have them when that lets go.
+  /// While it lives, the parameters have the averages' values; at its end those that they had before: what was written
+  /// to them meanwhile, by a step of training or from a checkpoint, is lost, which a warning says. Parameters that
+  /// whole_parameters() holds at its end have them when that lets go.
   class [[nodiscard]] Held {
    public:
     explicit Held(AveragedWeights& owner);
@@ -97,6 +98,7 @@ class AveragedWeights {
     Tensor share;           // this rank's of a divided parameter; else undefined
     Tensor average;         // of as many elements
     Tensor kept;            // the parameter's values while the average is held
+    std::uint64_t written;  // version of the parameter's memory with the average
   };
 
   void add(std::size_t parameter, std::int64_t begin, const Tensor& share);

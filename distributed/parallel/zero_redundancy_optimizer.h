@@ -146,7 +146,6 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   std::vector<double> squares_of_own() const;
   void add_up_squares(const Group& group, std::vector<std::vector<double>>& sums) const;
   void lend_flats();
-  void drop_gradients();
   static std::vector<Piece> pieces_in(const Group& group, std::int64_t begin, std::int64_t end);
   std::pair<std::int64_t, std::int64_t> own_range(const Chunk& chunk) const;
   void lend();

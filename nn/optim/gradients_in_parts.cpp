@@ -18,8 +18,9 @@ std::multimap<const TensorImpl*, const GradientsInParts*>& all_parts() {
 
 }  // namespace
 
-GradientsInParts::GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message)
-    : parameters_(std::move(parameters)), kind_(kind), message_(std::move(message)) {
+GradientsInParts::GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message,
+                                   std::function<void(const std::vector<Tensor>&)> clear)
+    : parameters_(std::move(parameters)), kind_(kind), message_(std::move(message)), clear_(std::move(clear)) {
   const std::lock_guard lock(all_mutex);
   for (const Tensor& parameter : parameters_) all_parts().emplace(parameter.impl(), this);
 }
@@ -48,9 +49,27 @@ bool has_gradients_of(const std::vector<Tensor>& parameters, GradientsInParts::K
   });
 }
 
+void clear_gradients_elsewhere(const std::vector<Tensor>& parameters) {
+  std::map<const GradientsInParts*, std::vector<Tensor>> found;
+  {
+    const std::lock_guard lock(all_mutex);
+    if (all_parts().empty()) return;
+    for (const Tensor& parameter : parameters) {
+      const auto [first, last] = all_parts().equal_range(parameter.impl());
+      for (auto each = first; each != last; ++each)
+        if (each->second->clear_) found[each->second].push_back(parameter);
+    }
+  }
+  for (const auto& [parts, theirs] : found) parts->clear_(theirs);
+}
+
 void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function) {
   require_gradients(parameters, function, GradientsInParts::Kind::elsewhere);
   require_gradients(parameters, function, GradientsInParts::Kind::part);
+  const auto is_own = [](const Tensor& parameter) {
+    return has_gradients_of({parameter}, GradientsInParts::Kind::own);
+  };
+  if (!std::ranges::all_of(parameters, is_own)) require_gradients(parameters, function, GradientsInParts::Kind::own);
 }
 
 }  // namespace lockstep::optim::detail

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,11 +19,14 @@ class GradientsInParts {
   enum class Kind : std::uint8_t {
     part,       ///< others have more of this gradient, or those of other parameters
     elsewhere,  ///< the parameters have no gradient here
+    own,        ///< other ranks have nothing of these parameters, but something of all others
   };
 
   /// Of `parameters`, until this object ends. `message` goes on from "parameter 3 of shape [5, 6] ": what has become of
-  /// the gradient, and what to call instead.
-  GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message);
+  /// the gradient, and what to call instead. `clear`, which may be empty, drops the gradients that some of these
+  /// parameters have elsewhere.
+  GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message,
+                   std::function<void(const std::vector<Tensor>&)> clear = {});
   ~GradientsInParts();
   GradientsInParts(const GradientsInParts&) = delete;
   GradientsInParts& operator=(const GradientsInParts&) = delete;
@@ -30,17 +34,21 @@ class GradientsInParts {
  private:
   friend void require_gradients(const std::vector<Tensor>& parameters, const char* function, Kind kind);
   friend bool has_gradients_of(const std::vector<Tensor>& parameters, Kind kind);
+  friend void clear_gradients_elsewhere(const std::vector<Tensor>& parameters);
 
   std::vector<Tensor> parameters_;
   Kind kind_;
   std::string message_;
+  std::function<void(const std::vector<Tensor>&)> clear_;
 };
 
 /// Throws Error, naming `function` and the first of `parameters` of which somebody has said this kind.
 void require_gradients(const std::vector<Tensor>& parameters, const char* function, GradientsInParts::Kind kind);
 /// Whether somebody has said this kind of one of them.
 bool has_gradients_of(const std::vector<Tensor>& parameters, GradientsInParts::Kind kind);
-/// Of both kinds: for what takes a norm.
+/// Drops what gradients these parameters have elsewhere.
+void clear_gradients_elsewhere(const std::vector<Tensor>& parameters);
+/// For what takes a norm: no gradient is elsewhere or a part, and either all or none are of this rank's own parameters.
 void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function);
 
 }  // namespace lockstep::optim::detail

@@ -92,20 +92,8 @@ void ZeroRedundancyOptimizer::lend_flats() {
   }
 }
 
-// Those of this optimizer's parameters; another one may have others.
-void ZeroRedundancyOptimizer::drop_gradients() {
-  for (const std::size_t place : places_)
-    if (place != kNone) division_->has_gradient[place] = false;
-  for (std::size_t f = 0; f < division_->trained_flats; ++f) {
-    Flat& flat = division_->flats[f];
-    if (std::ranges::none_of(flat.members, [&](std::size_t p) { return division_->has_gradient[p]; }))
-      flat.gradient = {};
-  }
-}
-
 void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) {
   Optimizer::zero_grad(set_to_none || division_);  // where they are divided, what no pass has handed over
-  if (division_) drop_gradients();
 }
 
 bool ZeroRedundancyOptimizer::scale_gradients(double factor) {

@@ -4,7 +4,9 @@
 #include <memory>
 #include <mutex>
 
+#include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/copy.h"
 #include "lockstep/distributed/parallel/model_part.h"
 #include "lockstep/distributed/parallel/reduction/bucket_assignment.h"
 #include "lockstep/nn/optim/gradients_in_parts.h"
@@ -144,7 +146,8 @@ Division::Division(nn::Module& module, const TrainingStepOptions& options, int r
       std::move(without_gradient), optim::detail::GradientsInParts::Kind::elsewhere,
       fmt::format("has no gradient of its own: a training step divides the gradients over {} rank(s) (zero = {}); call "
                   "this function of the ZeroRedundancyOptimizer, which has them",
-                  world, options.zero));
+                  world, options.zero),
+      [this](const std::vector<Tensor>& some) { clear_gradients_of(some); });
 }
 
 Division::~Division() {
@@ -267,6 +270,28 @@ void Division::set_shared_gradient(const Tensor& parameter, const Tensor& block)
 void Division::clear_gradients() {
   for (Flat& flat : flats) flat.gradient = {};
   has_gradient.assign(has_gradient.size(), false);
+}
+
+void Division::clear_gradients_of(const std::vector<Tensor>& some) {
+  const NoGradGuard values_only;
+  for (std::size_t f = 0; f < trained_flats; ++f) {
+    Flat& flat = flats[f];
+    const auto [own_begin, own_end] = own_range(flat);
+    bool any_left = false;
+    for (std::size_t m = 0; m < flat.members.size(); ++m) {
+      const std::size_t p = flat.members[m];
+      if (!has_gradient[p]) continue;
+      if (std::ranges::none_of(some, [&](const Tensor& each) { return each.is_same(parameters[p].tensor); })) {
+        any_left = true;
+        continue;
+      }
+      has_gradient[p] = false;
+      const std::int64_t begin = std::max(own_begin, flat.offsets[m]), end = std::min(own_end, flat.offsets[m + 1]);
+      if (flat.gradient.defined() && begin < end)
+        fill_values(elements_of(flat.gradient, begin - own_begin, end - begin), 0.0);
+    }
+    if (!any_left) flat.gradient = {};
+  }
 }
 
 Tensor elements_of(const Tensor& tensor, std::int64_t begin, std::int64_t size) {

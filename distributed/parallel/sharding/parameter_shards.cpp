@@ -238,6 +238,15 @@ void ParameterShards::drop_all(bool unit0_too) {
   for (State& state : states_) state.missing = state.members;
 }
 
+// What was gathered ahead and is not read: that it did not come says the next gather too.
+void ParameterShards::drop_unread() noexcept {
+  try {
+    drop_all(true);
+  } catch (const std::exception&) {
+    abandon();
+  }
+}
+
 void ParameterShards::settle(std::size_t unit) {
   for (const std::size_t f : division_->units[unit].flats)
     for (const std::size_t p : division_->flats[f].members) division_->parameters[p].tensor.storage()->settle();
@@ -305,7 +314,7 @@ void ParameterShards::divide() {
   });
   for (const auto& write : std::exchange(written_when_divided_, {})) write();
   whole_ = 0;
-  drop_all(true);
+  drop_unread();
   blocks_changed_ = true;
 }
 
@@ -357,7 +366,7 @@ void ParameterShards::when_divided(std::function<void()> write) {
 
 // Graphs that have saved the old values must not take the new ones for them.
 void ParameterShards::on_update() {
-  drop_all(true);
+  drop_unread();
   for (const nn::NamedTensor& each : division_->parameters) each.tensor.storage()->bump_version();
   blocks_changed_ = true;
 }

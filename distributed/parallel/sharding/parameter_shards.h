@@ -130,6 +130,7 @@ class ParameterShards : public std::enable_shared_from_this<ParameterShards> {
   void play_pass();
   void drop(std::size_t unit);
   void drop_all(bool unit0_too);
+  void drop_unread() noexcept;
   void make_absent(std::size_t unit);
   void settle(std::size_t unit);
   void close();

@@ -117,6 +117,10 @@ Ranks::Ranks(nn::Module& module, const TrainingStepOptions& options)
   }
   if (group_->rank() == 0) runner_->look_for_unregistered();
   check_agreement(shared_, options_, *group_);
+  if (!shared_.own_parameters.empty() && group_->world_size() > 1)
+    own_gradients_.emplace(shared_.own_parameters, optim::detail::GradientsInParts::Kind::own,
+                           "is this rank's own (ignored_modules), others are shared by all ranks, which a norm of both "
+                           "would scale by a factor of each rank's own; call this function once for each kind");
   if (sums_) check_fingerprint_agreement(lockstep_fingerprint(options_.logical_shards, module_.device()), *group_);
   broadcast_coalesced(shared_.tensors(), *group_);
   if (options_.zero != 0) {

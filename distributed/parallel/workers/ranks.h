@@ -19,6 +19,7 @@
 #include "lockstep/distributed/parallel/workers/shared_state.h"
 #include "lockstep/distributed/parallel/workers/uneven_inputs.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/optim/gradients_in_parts.h"
 
 namespace lockstep::distributed {
 
@@ -79,6 +80,7 @@ class Ranks {
   SameBatch same_batch_;
   std::unique_ptr<ShardSums> sums_;  // in lockstep mode
   std::unique_ptr<Reducer> reducer_;
+  std::optional<optim::detail::GradientsInParts> own_gradients_;  // of ignored_modules
   std::shared_ptr<Division> division_;
   std::shared_ptr<ParameterShards> shards_;  // of ZeRO-3
   std::unique_ptr<StepRunner> runner_;

@@ -3,9 +3,12 @@
 #include "lockstep/distributed/parallel/averaged_weights.h"
 
 #include <cmath>
+#include <thread>
 
 #include "lockstep/autograd/grad_mode.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/distributed/parallel/checkpoint.h"
+#include "lockstep/distributed/parallel/evaluate.h"
 #include "lockstep/distributed/pipeline_parallel/mesh_model.h"
 #include "lockstep/nn/container.h"
 #include "tests/distributed/parallel/sharding_support.h"
@@ -290,6 +293,72 @@ TEST(AveragedWeights, ACheckpointWithoutThemSaysSo) {
   AveragedWeights wider(tower, 0.9);
   EXPECT_NE(error_of([&] { wider.load(nn::SafetensorsFile(path.text())); }).find("float32 [7, 6], expected float64"),
             std::string::npos);
+}
+
+TEST(AveragedWeights, SayThatWhatWasWrittenWhileTheyWereHeldIsLost) {
+  Net net;
+  set_weights(net);
+  AveragedWeights average(net, 0.9);
+  const auto warning_of = [&](const std::function<void()>& body) {
+    ::testing::internal::CaptureStderr();
+    {
+      const auto held = average.hold();
+      body();
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warning_of([&] { static_cast<void>(mean_loss(net, make_batch(8)).item<double>()); }), "");
+  optim::SGD sgd(net.parameters(), optim::SGDOptions{.lr = 0.5});
+  const std::string warning = warning_of([&] {
+    mean_loss(net, make_batch(8)).backward();
+    sgd.step();
+  });
+  EXPECT_NE(warning.find("what was written is lost"), std::string::npos) << warning;
+}
+
+// Of divided parameters; what a rank has on its way when another one is gone must not end the process.
+TEST(AveragedWeights, AreLetGoOfWhereAnotherRankHasFailed) {
+  const auto store = std::make_shared<HashStore>();
+  const auto boxes = std::make_shared<lockstep::testing::Mailboxes>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      const ProcessGroupPtr group =
+          make_transport_group("in_process", {.rank = rank, .world_size = 2, .timeout = Milliseconds(1'500)},
+                               std::make_unique<lockstep::testing::InProcessTransport>(boxes, rank), store);
+      Tower tower;
+      set_tower(tower);
+      TrainingStep step(tower, {.group = group, .zero = 3});
+      const auto optimizer = zero_redundancy<optim::SGD>(step, {.lr = 0.1});
+      step(make_batch(8), tower_loss);
+      optimizer->step();
+      AveragedWeights average(tower, 0.9);
+      const auto evaluate_held = [&] {
+        const auto held = average.hold();
+        if (rank == 1) throw Error("a mistake of the user's");
+        const data::Batch batch = make_batch(8);
+        const auto set = std::make_shared<data::TensorDataset>(batch.x, batch.y);
+        evaluate(tower, set, 1,
+                 [&](const data::Batch& part) { return std::vector<double>{tower_loss(tower, part).item<double>()}; },
+                 {.batch_size = 4, .group = group.get()});
+      };
+      EXPECT_NE(error_of(evaluate_held), "");
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Averages of different numbers of steps are no one's.
+TEST(AveragedWeights, OfRanksThatWereUpdatedMoreOftenThanOthersAreAnError) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    const TrainingStep step(tower, {.group = group, .zero = 3});
+    AveragedWeights average(tower, 0.9);
+    average.update();
+    if (group->rank() == 1) average.update();
+    const std::string error = error_of([&] { average.state(); });
+    EXPECT_NE(error.find("found 1 on one and 2 on another"), std::string::npos) << error;
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // ranks trains as the one process does that holds all of them.
 
 #include "lockstep/autograd/backward.h"
+#include "lockstep/distributed/parallel/checkpoint.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
 #include "lockstep/distributed/parallel/recorded_collectives.h"
 #include "lockstep/nn/optim/optim.h"
@@ -148,6 +149,27 @@ TEST(IgnoredModules, AreRefusedWhereTheyCannotBe) {
     };
     for (const auto& [options, sentence] : refused)
       EXPECT_NE(refusal(options).find(sentence), std::string::npos) << refusal(options);
+  });
+}
+
+// One norm, or one checkpoint, for what ranks share and for what is each rank's own.
+TEST(IgnoredModules, AreNeitherClippedNorSavedWithWhatIsShared) {
+  run_on({kExperts, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Mixture mixture(group);
+    DistributedDataParallel ddp(mixture, group, kOwnExpert);
+    optim::SGD optimizer(mixture.parameters(), {.lr = 0.2});
+    const data::Batch part = part_of(make_batch(8), group->rank() * 4, 4);
+    cross_entropy(ddp(part.x), part.y).backward();
+    const Values before = gradients_of(mixture);
+    const std::string clipping = error_of([&] { optimizer.clip_grad_norm_(1e-3); });
+    EXPECT_NE(clipping.find("ignored_modules"), std::string::npos) << clipping;
+    EXPECT_EQ(largest_difference(gradients_of(mixture), before), 0.0);
+    EXPECT_GT(double{optim::clip_grad_norm_(mixture.expert.parameters(), 1e-3)}, 0.0);
+    EXPECT_GT(double{optim::clip_grad_norm_(mixture.dense.parameters(), 1e-3)}, 0.0);
+    for (const std::string& error :
+         {error_of([&] { save_checkpoint("not_written", mixture, optimizer, {.step = 1}, *group); }),
+          error_of([&] { load_checkpoint("not_read", mixture, optimizer, *group); })})
+      EXPECT_NE(error.find("each rank's own (ignored_modules)"), std::string::npos) << error;
   });
 }
 

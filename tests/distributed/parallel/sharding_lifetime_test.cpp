@@ -80,6 +80,46 @@ TEST(Sharding, ZeroGradDropsWhatNoPassHasTaken) {
     });
 }
 
+// Those that a step keeps are divided; whoever drops the gradients of the model or of some parameters drops them too.
+TEST(Sharding, ZeroGradOfTheModuleAndOfOtherOptimizersDropsDividedGradients) {
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    const auto train = [&](int zero, bool by_module) {
+      Tower tower;
+      set_tower(tower);
+      DistributedDataParallel ddp(tower, group, {.zero = zero});
+      std::vector<Tensor> some, others;  // neighbours in the same buckets
+      for (const Tensor& parameter : tower.parameters())
+        (some.size() > others.size() ? others : some).push_back(parameter);
+      const auto make = [&](const std::vector<Tensor>& parameters) -> std::unique_ptr<optim::Optimizer> {
+        auto sgd = std::make_unique<optim::SGD>(parameters, optim::SGDOptions{.lr = 0.1, .momentum = 0.9});
+        if (zero == 0) return sgd;
+        return std::make_unique<ZeroRedundancyOptimizer>(std::move(sgd), ddp.training_step());
+      };
+      const auto first = make(some), second = make(others);
+      for (std::uint32_t i = 0; i < 5; ++i) {
+        const data::Batch part = part_of(make_batch(8, i), group->rank() * 4, 4);
+        manual_seed(i + 1);  // of dropout
+        cross_entropy(ddp(part.x), part.y).backward();
+        if (i == 0 || i == 2) {  // a loss that is left out
+          by_module ? tower.zero_grad() : (first->zero_grad(), second->zero_grad());
+        } else if (i == 3) {  // by one of the two
+          first->zero_grad();
+        } else {
+          first->step();
+          second->step();
+          tower.zero_grad();
+        }
+      }
+      const WholeParameters whole = ddp.training_step().whole_parameters();
+      return weights_of(tower);
+    };
+    const Values expected = train(0, true);
+    for (const int zero : {2, 3})
+      for (const bool by_module : {false, true})
+        EXPECT_LT(largest_difference(train(zero, by_module), expected), 1e-6) << zero << by_module;
+  });
+}
+
 // What holds the parameters whole may go last: after the step, its module, or both.
 TEST(Sharding, WholeParametersMayOutliveStepAndModule) {
   run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
