@@ -11,7 +11,8 @@
 
 namespace lockstep::cpu::gemm_detail {
 
-// More than this of a third level is hardly one core's.
+// A matrix of so many bytes is taken to come from memory at every product: a processor's last cache, which its cores
+// share, hardly keeps more than this of one core's data.
 inline constexpr std::int64_t kMemoryBytes = std::int64_t{12} << 20;
 
 // Columns [j, end), as far as they fill the vectors of a kernel; returns the first that is left. `shifts`: the last
@@ -27,7 +28,8 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
   // two blocks for as many chains, lines are still there when they are needed.
   const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
   const bool crowded = row_bytes % 2048 == 0, from_memory = (end - j) * row_bytes >= kMemoryBytes;
-  // From memory come as many rows at a time as a processor foresees: sixteen, and fewer where they share places.
+  // From memory the rows of one vector are read at a time, as many streams as a processor prefetches: sixteen with
+  // AVX-512; narrower vectors are as few only where rows share places.
   const bool one_vector = from_memory && (crowded || kernels.lanes > 8), joins = row_bytes % 4096 == 0 && !one_vector;
   const auto width_of = [&](OneRowKind kind) { return kernels.one_row_vectors[kind] * std::int64_t{kernels.lanes}; };
   const auto block_of = [&](std::int64_t at, std::int64_t columns, std::int64_t k0, std::int64_t k1) {
