@@ -35,6 +35,19 @@ const Tensor& write(const Tensor& x, std::initializer_list<const Tensor*> others
   return x;
 }
 
+/// Writes numbers that function(x) draws, whatever the values of x are, into x. Recorded, the gradient of x is 0.
+template <typename Function>
+const Tensor& draw(const Tensor& x, const char* name, Function&& function) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", name);
+  check_in_place(x, GradMode::enabled() && x.requires_grad(), name);
+  Tensor drawn;
+  {
+    const NoGradGuard values_only;
+    drawn = function(x.detach());
+  }
+  return write_values(x, drawn, name);
+}
+
 }  // namespace
 
 const Tensor& Tensor::exp_() const {
@@ -120,20 +133,20 @@ const Tensor& TensorMethods::masked_scatter_(const Tensor& mask, const Tensor& s
   return write(self(), {&source}, "masked_scatter_", [&](const Tensor& x) { return x.masked_scatter(mask, source); });
 }
 const Tensor& TensorMethods::random_(std::int64_t low, std::int64_t high) const {
-  return write(self(), {}, "random_", [=](const Tensor& x) {
-    return randint(low, high, x.sizes(), {.dtype = x.dtype(), .device = x.device()});
-  });
+  return draw(self(), "random_", [=](const Tensor& x) { return randint(low, high, x.sizes(), x.options()); });
 }
 const Tensor& TensorMethods::bernoulli_(double p) const {
-  return write(self(), {}, "bernoulli_", [=](const Tensor& x) { return lockstep::bernoulli(x.detach(), p); });
+  return draw(self(), "bernoulli_", [=](const Tensor& x) { return lockstep::bernoulli(x, p); });
 }
 const Tensor& TensorMethods::bernoulli_(const Tensor& p) const {
-  return write(self(), {}, "bernoulli_",
-               [&](const Tensor& x) { return lockstep::bernoulli(p.detach().expand(x.sizes())); });
+  return draw(self(), "bernoulli_", [&](const Tensor& x) {
+    LOCKSTEP_CHECK(p.defined(), "[bernoulli_] the tensor of probabilities is undefined");
+    return lockstep::bernoulli(p.detach().expand(x.sizes())).to(x.dtype());
+  });
 }
 const Tensor& TensorMethods::exponential_(double lambd) const {
-  return write(self(), {}, "exponential_",
-               [=](const Tensor& x) { return detail::exponential(x.sizes(), lambd, x.options()); });
+  return draw(self(), "exponential_",
+              [=](const Tensor& x) { return detail::exponential(x.sizes(), lambd, x.options()); });
 }
 
 }  // namespace lockstep
