@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -72,9 +73,11 @@ const Tensor& Tensor::pow_(double exponent) const {
   return write(*this, {}, "pow_", [=](const Tensor& x) { return x.pow(exponent); });
 }
 const Tensor& Tensor::addcmul_(const Tensor& a, const Tensor& b, double value) const {
+  if (binary::add_term_in_place(BinaryOp::mul, *this, a, b, value, "addcmul_")) return *this;
   return write(*this, {&a, &b}, "addcmul_", [&](const Tensor& x) { return lockstep::addcmul(x, a, b, value); });
 }
 const Tensor& Tensor::addcdiv_(const Tensor& a, const Tensor& b, double value) const {
+  if (binary::add_term_in_place(BinaryOp::div, *this, a, b, value, "addcdiv_")) return *this;
   return write(*this, {&a, &b}, "addcdiv_", [&](const Tensor& x) { return lockstep::addcdiv(x, a, b, value); });
 }
 const Tensor& Tensor::scatter_(std::int64_t dim, const Tensor& index, const Tensor& source) const {
