@@ -2,6 +2,7 @@
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
+#include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/support/in_place.h"
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
@@ -35,6 +36,19 @@ const Tensor& write(const Tensor& x, std::initializer_list<const Tensor*> others
   return x;
 }
 
+/// Writes numbers that function(x) draws, whatever the values of x are, into x. Recorded, the gradient of x is 0.
+template <typename Function>
+const Tensor& draw(const Tensor& x, const char* name, Function&& function) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", name);
+  check_in_place(x, GradMode::enabled() && x.requires_grad(), name);
+  Tensor drawn;
+  {
+    const NoGradGuard values_only;
+    drawn = function(x.detach());
+  }
+  return write_values(x, drawn, name);
+}
+
 }  // namespace
 
 const Tensor& Tensor::exp_() const {
@@ -59,9 +73,11 @@ const Tensor& Tensor::pow_(double exponent) const {
   return write(*this, {}, "pow_", [=](const Tensor& x) { return x.pow(exponent); });
 }
 const Tensor& Tensor::addcmul_(const Tensor& a, const Tensor& b, double value) const {
+  if (binary::add_term_in_place(BinaryOp::mul, *this, a, b, value, "addcmul_")) return *this;
   return write(*this, {&a, &b}, "addcmul_", [&](const Tensor& x) { return lockstep::addcmul(x, a, b, value); });
 }
 const Tensor& Tensor::addcdiv_(const Tensor& a, const Tensor& b, double value) const {
+  if (binary::add_term_in_place(BinaryOp::div, *this, a, b, value, "addcdiv_")) return *this;
   return write(*this, {&a, &b}, "addcdiv_", [&](const Tensor& x) { return lockstep::addcdiv(x, a, b, value); });
 }
 const Tensor& Tensor::scatter_(std::int64_t dim, const Tensor& index, const Tensor& source) const {
@@ -120,20 +136,20 @@ const Tensor& TensorMethods::masked_scatter_(const Tensor& mask, const Tensor& s
   return write(self(), {&source}, "masked_scatter_", [&](const Tensor& x) { return x.masked_scatter(mask, source); });
 }
 const Tensor& TensorMethods::random_(std::int64_t low, std::int64_t high) const {
-  return write(self(), {}, "random_", [=](const Tensor& x) {
-    return randint(low, high, x.sizes(), {.dtype = x.dtype(), .device = x.device()});
-  });
+  return draw(self(), "random_", [=](const Tensor& x) { return randint(low, high, x.sizes(), x.options()); });
 }
 const Tensor& TensorMethods::bernoulli_(double p) const {
-  return write(self(), {}, "bernoulli_", [=](const Tensor& x) { return lockstep::bernoulli(x.detach(), p); });
+  return draw(self(), "bernoulli_", [=](const Tensor& x) { return lockstep::bernoulli(x, p); });
 }
 const Tensor& TensorMethods::bernoulli_(const Tensor& p) const {
-  return write(self(), {}, "bernoulli_",
-               [&](const Tensor& x) { return lockstep::bernoulli(p.detach().expand(x.sizes())); });
+  return draw(self(), "bernoulli_", [&](const Tensor& x) {
+    LOCKSTEP_CHECK(p.defined(), "[bernoulli_] the tensor of probabilities is undefined");
+    return lockstep::bernoulli(p.detach().expand(x.sizes())).to(x.dtype());
+  });
 }
 const Tensor& TensorMethods::exponential_(double lambd) const {
-  return write(self(), {}, "exponential_",
-               [=](const Tensor& x) { return detail::exponential(x.sizes(), lambd, x.options()); });
+  return draw(self(), "exponential_",
+              [=](const Tensor& x) { return detail::exponential(x.sizes(), lambd, x.options()); });
 }
 
 }  // namespace lockstep

@@ -84,21 +84,11 @@ Tensor Tensor::log10() const {
 Tensor Tensor::logical_not() const {
   return lockstep::logical_not(*this);
 }
-namespace {
-/// x as clamp() takes it for one bound: a floating-point bound makes integers float32, a whole one too.
-Tensor beside_bound(const Tensor& x, Scalar bound, const char* op) {
-  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
-  if (!x.is_floating_point() && bound.is_floating_point()) return x.to(kFloat32);
-  check_in_range(bound, result_dtype(x.dtype(), bound), op);
-  return x;
-}
-}  // namespace
-
 Tensor Tensor::clamp_min(Scalar min) const {
-  return lockstep::clamp(beside_bound(*this, min, "clamp_min"), min.to_double());
+  return lockstep::clamp_min(*this, min);
 }
 Tensor Tensor::clamp_max(Scalar max) const {
-  return lockstep::clamp(beside_bound(*this, max, "clamp_max"), std::nullopt, max.to_double());
+  return lockstep::clamp_max(*this, max);
 }
 
 std::vector<Tensor> Tensor::unbind(std::int64_t dim) const {

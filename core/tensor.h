@@ -273,8 +273,8 @@ class Tensor : public TensorMethods {
   const Tensor& abs_() const;                                         ///< absolute value, in place
   const Tensor& sign_() const;                                        ///< -1, 0 or 1, in place
   const Tensor& relu_() const;                                        ///< max(x, 0), in place
-  const Tensor& pow_(double exponent) const;                          ///< a power, in place
-  const Tensor& lerp_(const Tensor& end, double weight) const;        ///< x + weight (end - x), in place
+  const Tensor& pow_(double exponent) const;  ///< a power, in place; of integers a whole one, 2.0 like 2
+  const Tensor& lerp_(const Tensor& end, double weight) const;  ///< x + weight (end - x), in place
   /// x + value a b, in place.
   const Tensor& addcmul_(const Tensor& a, const Tensor& b, double value = 1.0) const;
   /// x + value a / b, in place.
@@ -304,12 +304,12 @@ class Tensor : public TensorMethods {
   Tensor log10() const;                     ///< logarithm to base 10
   Tensor clamp_min(Scalar min) const;       ///< clamp() with one bound
   Tensor clamp_max(Scalar max) const;       ///< clamp() with one bound
-  /// clamp() in place.
+  /// clamp() in place. Integers take whole bounds, 2.0 like 2, and stay integers.
   const Tensor& clamp_(std::optional<double> min, std::optional<double> max = std::nullopt) const;
   /// In place: drawn anew; no gradient flows through it. See fill_uniform.
   const Tensor& uniform_(double low = 0.0, double high = 1.0) const;
   const Tensor& normal_(double mean = 0.0, double std = 1.0) const;  ///< as uniform_; see fill_normal
-  /// The nearest value within the bounds that are given; the gradient is 0 outside.
+  /// The nearest value within the bounds that are given; the gradient is 0 outside. See lockstep::clamp.
   Tensor clamp(std::optional<double> min, std::optional<double> max = std::nullopt) const;
   /// The same for bounds that are tensors; either may be undefined.
   Tensor clamp(const Tensor& min, const Tensor& max = {}) const;

@@ -222,6 +222,8 @@ TEST(LibtorchIdioms, WordsTransposesAndDraws) {
   EXPECT_NEAR(bernoulli(many.to(kInt64), 0.7).to(kFloat64).mean().item(), 0.7, 0.02);
   EXPECT_NEAR(many.bernoulli_(0.2).mean().item(), 0.2, 0.02);
   EXPECT_TRUE(equal(x.clone().bernoulli_((x > 2).to(kFloat32)), (x > 2).to(kFloat32)));
+  for (const DType dtype : {kInt64, kBool})
+    EXPECT_TRUE(equal(zeros_like(x).to(dtype).bernoulli_((x > 2).to(kFloat32)), (x > 2).to(dtype))) << name(dtype);
   many.exponential_(2.0);
   EXPECT_GT(many.min().item(), 0.0);
   EXPECT_NEAR(many.mean().item(), 0.5, 0.02);

@@ -150,6 +150,36 @@ TEST(InPlace, OverlappingOperandsReadTheOldValues) {
   EXPECT_EQ(x.to_vector<std::int64_t>(), (std::vector<std::int64_t>{0, 1, 3, 5, 7, 9, 11, 13}));
 }
 
+TEST(InPlace, ProductsOfHalfTypesAreRoundedWithTheSum) {
+  const auto number = [](double value, DType dtype) { return full({1}, value, {.dtype = dtype}); };
+  const auto half = [&](double value) { return number(value, kFloat16); };
+  const auto is = [](const Tensor& x, double value) { EXPECT_EQ(x.item<double>(), value) << x; };
+  is(addcmul(half(-60000), half(300), half(300)), 30000);
+  is(addcdiv(half(-60000), half(60000), half(0.5)), 60000);
+  is(half(0).addcmul_(half(300), half(300), 0.1), 9000);
+  is(half(-60000).addcdiv_(half(60000), half(0.5)), 60000);
+  const auto brain = [&](double value) { return number(value, kBFloat16); };
+  is(addcmul(brain(-1), brain(1 + 0x1p-7), brain(1 + 0x1p-6)), 0x1.8p-6 + 0x1p-13);
+  const Tensor x = half(-60000).requires_grad_(), a = half(300).requires_grad_(), b = half(300);
+  const Tensor out = addcmul(x, a, b, 0.5);
+  is(out, -15000);
+  EXPECT_EQ(out.dtype(), kFloat16);
+  out.backward();
+  is(x.grad(), 1);
+  is(a.grad(), 150);
+}
+
+TEST(InPlace, ProductsAreAddedToPartsOfThemselves) {
+  for (const DType dtype : {kFloat64, kFloat32, kFloat16}) {
+    const Tensor x = arange(5, dtype), y = ones({2, 700}, {.dtype = dtype});
+    x.slice(0, 1, 5).addcmul_(x.slice(0, 0, 4), x.slice(0, 1, 5), 2);
+    expect_close(x, tensor<double>({0, 1, 6, 15, 28}).to(dtype), 0, 0);
+    y.t().addcdiv_(arange(700, dtype).unsqueeze(1), full({}, 2.0, {.dtype = kFloat64}));
+    expect_close(y, (arange(700, dtype) / 2 + 1).expand({2, 700}), 0, 0);
+    EXPECT_NE(error_of([&] { x.addcmul_(y, y); }).find("[addcmul_]"), std::string::npos);
+  }
+}
+
 TEST(InPlace, ErrorsNameTheFunctionThatWasCalled) {
   const Tensor x = zeros({2}), other = zeros({3});
   const auto begins = [](const char* op, const std::function<void()>& run) {

@@ -1,9 +1,13 @@
-// clamp() with bounds that are tensors.
+// clamp() with bounds that are tensors, and with one whole number.
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/unary/unary.h"
 #include "tests/support/op_case.h"
 #include "tests/support/tensor_testing.h"
 
@@ -49,6 +53,20 @@ TEST(ClampTensors, OneBoundIsEnough) {
   expect_close(x.clamp(bound, Tensor()), maximum(x, bound), 0, 0);
   expect_close(x.clamp(Tensor(), bound), minimum(x, bound), 0, 0);
   EXPECT_NE(error_of([&] { x.clamp(Tensor(), Tensor()); }).find("[clamp] expected at least one bound"),
+            std::string::npos);
+}
+
+TEST(ClampNumbers, WholeBoundsOfIntegersAreExact) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max(), kNoDouble = (std::int64_t{1} << 53) + 1;
+  using Integers = std::vector<std::int64_t>;
+  const Tensor x = tensor<std::int64_t>({-kMost, 5, kMost});
+  EXPECT_EQ(clamp_max(x, kMost).to_vector<std::int64_t>(), (Integers{-kMost, 5, kMost}));
+  EXPECT_EQ(clamp_min(x, kNoDouble).to_vector<std::int64_t>(), (Integers{kNoDouble, kNoDouble, kMost}));
+  EXPECT_EQ(x.clamp_max(-kNoDouble).to_vector<std::int64_t>(), (Integers{-kMost, -kNoDouble, -kNoDouble}));
+  x.clamp_min_(-kNoDouble).clamp_max_(kNoDouble);
+  EXPECT_EQ(x.to_vector<std::int64_t>(), (Integers{-kNoDouble, 5, kNoDouble}));
+  EXPECT_EQ(clamp_min(tensor<bool>({true}), true).dtype(), kInt64);
+  EXPECT_NE(error_of([] { clamp_min(tensor<std::uint8_t>({1}), -1); }).find("[clamp_min] -1 is out of the range"),
             std::string::npos);
 }
 

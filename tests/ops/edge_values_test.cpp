@@ -384,6 +384,8 @@ TEST_F(EdgeValues, BincountCountsInDouble) {
   EXPECT_EQ(bincount(x, values({1, 2, 3}, kFloat16)).dtype(), kFloat64);
   EXPECT_EQ(bincount(x, values({1, 2, 3})).dtype(), kFloat32);
   EXPECT_EQ(bincount(none, values({}), 2).dtype(), kInt64);
+  for (const std::int64_t length : {0, 3})
+    expect_close(bincount(none, {}, length), zeros({length}, {.dtype = kInt64, .device = test_device()}), 0, 0);
   EXPECT_EQ(bincount(x).dtype(), kInt64);
 }
 

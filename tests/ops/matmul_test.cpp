@@ -1,5 +1,6 @@
 #include "lockstep/autograd/ops/matmul/matmul.h"
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -202,9 +203,21 @@ TEST(AddedProducts, AFactorOfZeroLeavesZerosAndShapesCount) {
     EXPECT_EQ(grad({out.sum()}, {x})[0].to_vector<float>(), (std::vector<float>{0, 0})) << name;
     expect_close(out, run(zeros({2})), 0, 0);
     EXPECT_EQ(error_of([&] { run(ones({7})); }).find(std::string("[") + name), 0U) << name;
+    EXPECT_EQ(run(zeros({2}, {.dtype = kFloat64})).dtype(), kFloat64) << name;
     const std::string larger = error_of([&] { run(ones({3, 1, 2, 2})); });
     EXPECT_NE(larger.find("expected an x that broadcasts to the product's shape"), std::string::npos) << larger;
   }
+}
+
+TEST(AddedProducts, AnAlphaOfZeroLeavesOutTheProduct) {
+  const Tensor nan = full({2}, NAN), m = nan.expand({2, 2}), b = nan.expand({1, 2, 2}), x = make_input({2, 2});
+  const Tensor twice = x * 2.0;
+  expect_close(addmm(x, m, m, 2.0, 0.0), twice, 0, 0);
+  expect_close(baddbmm(x, b, b, 2.0, 0.0), twice.view({1, 2, 2}), 0, 0);
+  expect_close(addmv(x[0], m, nan, 2.0, 0.0), twice[0], 0, 0);
+  expect_close(addr(x, nan, nan, 2.0, 0.0), twice, 0, 0);
+  expect_close(addbmm(x, b, b, 2.0, 0.0), twice, 0, 0);
+  expect_close(addmm(m, m, m, 0.0, 0.0), zeros({2, 2}), 0, 0);
 }
 
 }  // namespace

@@ -147,6 +147,20 @@ TEST(ProgramOperations, PaddingsThatCutOff) {
             std::string::npos);
 }
 
+TEST(ProgramOperations, ConstantPaddingsOfShortAndOfLongRows) {
+  for (const std::int64_t width : {1, 2, 100, 300}) {
+    const Tensor x = arange(6 * width, {.dtype = kFloat32}).view({2, 3, width}),
+                 out = pad(x, {0, 3, 2, -1}, PadMode::constant, 7.0);
+    const Tensor expected = full({2, 4, width + 3}, 7.0);
+    expected.narrow(1, 2, 2).narrow(2, 0, width).copy_(x.narrow(1, 0, 2));
+    EXPECT_TRUE(equal(out, expected)) << width;
+    const Tensor one_side = full({2, 3, width + 1}, -1.0);
+    one_side.narrow(2, 1, width).copy_(x);
+    EXPECT_TRUE(equal(pad(x, {1, 0}, PadMode::constant, -1.0), one_side)) << width;
+    EXPECT_TRUE(equal(pad(x, {-width, 2}, PadMode::constant, 1.0), ones({2, 3, 2}))) << width;
+  }
+}
+
 // The gradient of an element is how often it is seen, in each dimension.
 TEST(ProgramOperations, GradientsOfPaddingsThatCutOff) {
   const auto seen = [](const std::vector<std::int64_t>& padding, PadMode mode) {

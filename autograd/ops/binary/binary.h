@@ -155,7 +155,7 @@ Tensor lerp(const Tensor& a, const Tensor& b, const Tensor& weight);
 
 /// log(exp(a) + exp(b)), without overflow.
 Tensor logaddexp(const Tensor& a, const Tensor& b);
-/// x + value a b, and x + value a / b, in the dtype of all three.
+/// x + value a b, and x + value a / b, in the dtype of all three; half types are computed in float32 and rounded once.
 Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1.0);
 Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value = 1.0);
 /// div() rounded downwards.

@@ -57,23 +57,6 @@ Tensor isclose(const Tensor& a, const Tensor& b, double rtol, double atol, bool 
   return equal_nan ? logical_or(close, logical_and(isnan(x), isnan(y))) : close;
 }
 
-namespace {
-/// What the factors are taken to first: the dtype of all three.
-DType dtype_of_all(const Tensor& x, const Tensor& a, const Tensor& b, const char* op) {
-  LOCKSTEP_CHECK(x.defined() && a.defined() && b.defined(), "[{}] a tensor is undefined", op);
-  return binary::promote({&x, &a, &b});
-}
-}  // namespace
-
-Tensor addcmul(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  const DType dtype = dtype_of_all(x, a, b, "addcmul");
-  return add(x, mul(a.to(dtype), b.to(dtype)), value);
-}
-Tensor addcdiv(const Tensor& x, const Tensor& a, const Tensor& b, double value) {
-  const DType dtype = dtype_of_all(x, a, b, "addcdiv");
-  return add(x, div(a.to(dtype), b.to(dtype)), value);
-}
-
 Tensor floor_divide(const Tensor& a, const Tensor& b) {
   return div(a, b, RoundingMode::floor);
 }

@@ -46,4 +46,9 @@ Tensor compute(BinaryOp op, const Operand& a, const Operand& b, double alpha, co
 /// The same for backward functions, in float32 where compute() would give a half type.
 Tensor compute_wide(BinaryOp op, const Operand& a, const Operand& b);
 
+/// Writes x + value op(a, b) into x in one pass, where op is mul or div; errors name `name`. False, with nothing
+/// written, for what it does not serve: what is recorded, other devices than one CPU, and results that are not
+/// floating-point numbers of x's dtype and shape.
+bool add_term_in_place(BinaryOp op, const Tensor& x, const Tensor& a, const Tensor& b, double value, const char* name);
+
 }  // namespace lockstep::binary

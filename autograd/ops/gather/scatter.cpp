@@ -230,7 +230,7 @@ Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) 
                  "[bincount] expected integers in one dimension, found {}",
                  x.defined() ? std::string(name(x.dtype())) + " " + to_string(x.sizes()) : "an undefined tensor");
   LOCKSTEP_CHECK(minlength >= 0, "[bincount] expected a minlength of at least 0, found {}", minlength);
-  if (x.numel() == 0 && weights.numel() == 0)  // whatever the weights' dtype, as in PyTorch
+  if (x.numel() == 0 && (!weights.defined() || weights.numel() == 0))  // whatever the weights' dtype, as in PyTorch
     return zeros({minlength}, {.dtype = kInt64, .device = x.device()});
   const Tensor counted = !weights.defined()            ? ones(x.sizes(), {.dtype = kInt64, .device = x.device()})
                          : weights.dtype() == kFloat32 ? weights

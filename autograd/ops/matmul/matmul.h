@@ -25,7 +25,8 @@ Tensor dot(const Tensor& a, const Tensor& b);
 /// [i] and [j] to [i, j]: all products.
 Tensor outer(const Tensor& a, const Tensor& b);
 /// beta x + alpha matmul(a, b), for matrices (addmm) and batches of them (baddbmm). With a beta of 0 the values of x do
-/// not count, NaN either. Throws Error unless x broadcasts to the product's shape.
+/// not count, NaN either, and with an alpha of 0 those of the product. An x of another dtype is promoted with the
+/// product, whatever beta is. Throws Error unless x broadcasts to the product's shape.
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta = 1.0, double alpha = 1.0);
 

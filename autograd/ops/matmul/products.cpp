@@ -6,10 +6,12 @@
 #include "lockstep/autograd/autograd_meta.h"
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
+#include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
 #include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 
 namespace lockstep {
 namespace {
@@ -33,9 +35,10 @@ Tensor plus_product(const Tensor& x, const Tensor& product, double beta, double 
   LOCKSTEP_CHECK(broadcast_shapes(x.sizes(), product.sizes(), op) == product.sizes(),
                  "[{}] expected an x that broadcasts to the product's shape {}, found {}", op,
                  to_string(product.sizes()), to_string(x.sizes()));
-  const Tensor scaled = times(product, alpha);
+  const Tensor scaled = alpha == 0.0 ? flat_in(zeros_like(product), product) : times(product, alpha);
   if (beta != 0.0) return times(x, beta) + scaled;
-  return needs_grad(x) ? flat_in(scaled, x) : scaled;
+  const Tensor out = scaled.to(binary::promote(x, scaled));
+  return needs_grad(x) ? flat_in(out, x) : out;
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -23,12 +24,24 @@ struct Margins {
   Shape before, after;
 };
 
+/// Whether the rows of the result are so short that to fill all of it is faster than to fill the margins beside them, a
+/// few elements at a time; measured, as far as margins in other dimensions let it pay.
+bool has_thin_margins(const Tensor& x, const Shape& sizes, const Margins& margins) {
+  const int last = sizes.dim() - 1;
+  const auto has = [&](int d) { return margins.before[d] > 0 || margins.after[d] > 0; };
+  if (last <= 0 || !has(last)) return false;
+  bool has_others = false;
+  for (int d = 0; d < last; ++d) has_others = has_others || has(d);
+  return static_cast<std::size_t>(sizes[last]) * element_size(x.dtype()) <= (has_others ? 1024U : 256U);
+}
+
 /// x within a frame of `value` where margins are positive, without its edges where they are negative.
 Tensor moved(const Tensor& x, const Shape& sizes, const Margins& margins, double value) {
-  const Tensor out = empty(sizes, options_of(x));
-  Tensor from = x, to = out;
+  Tensor out = empty(sizes, options_of(x)), from = x, to = out;
+  const bool fills_first = has_thin_margins(x, sizes, margins);
+  if (fills_first && out.numel() > 0) fill_values(out, Scalar(value));
   const auto fill = [&](const Tensor& part) {
-    if (part.numel() > 0) fill_values(part, Scalar(value));
+    if (!fills_first && part.numel() > 0) fill_values(part, Scalar(value));
   };
   for (int d = 0; d < sizes.dim(); ++d) {
     const std::int64_t skip = std::max<std::int64_t>(0, -margins.before[d]);
@@ -138,7 +151,7 @@ void frame_rows(const Tensor& x, const Tensor& out, const Margins& margins, cons
   });
 }
 
-/// x with what `sources` say around it.
+/// x with what `sources` say around it; on a device other than the CPU one dimension after the other.
 Tensor framed(const Tensor& x, const Margins& margins, const Sources& sources) {
   if (x.device().is_cpu() && x.dim() > 0) {
     Shape sizes = x.sizes();
@@ -211,9 +224,10 @@ Tensor pad(const Tensor& x, const std::vector<std::int64_t>& padding, PadMode mo
     std::vector<std::int64_t>& index = sources[static_cast<std::size_t>(d)];
     for (std::int64_t at = -before; at < size + after; ++at) index.push_back(source_of(at, size, mode));
   }
+  const auto shared = std::make_shared<const Sources>(std::move(sources));  // by both functions, which a graph keeps
   return apply_linear(out,
-                      {[margins, sources](const Tensor& inner) { return framed(inner, margins, sources); },
-                       [sizes = out.sizes(), sources](const Tensor& grad) { return unframed(grad, sizes, sources); }});
+                      {[margins, shared](const Tensor& inner) { return framed(inner, margins, *shared); },
+                       [sizes = out.sizes(), shared](const Tensor& grad) { return unframed(grad, sizes, *shared); }});
 }
 
 }  // namespace lockstep

@@ -7,12 +7,12 @@
 
 namespace lockstep {
 
-// Sums and products in order along a dimension. Each slice is added up by one thread from its first element to its
-// last, in the type of Note [Compute types]: the same bits on every number of threads. Integers and bool give int64,
-// with a `dtype`, to which x is cast first, that.
+// Sums and products along a dimension, with the same bits on every number of threads. What runs along goes through each
+// slice from its first element to its last, for float32 and float64 in double, for half types in float; prod() always
+// in double, in an order that depends on the sizes alone. Integers and bool give int64, with a `dtype`, to which x is
+// cast first, that.
 
-/// out[i] = x[0] + ... + x[i] along dim, for float32 added up in double, as the next two. A scalar is itself. Throws
-/// Error for a dim that does not exist.
+/// out[i] = x[0] + ... + x[i] along dim. A scalar is itself. Throws Error for a dim that does not exist.
 Tensor cumsum(const Tensor& x, std::int64_t dim, std::optional<DType> dtype = std::nullopt);
 /// out[i] = x[0] * ... * x[i] along dim; its gradient is exact for zeros too.
 Tensor cumprod(const Tensor& x, std::int64_t dim, std::optional<DType> dtype = std::nullopt);

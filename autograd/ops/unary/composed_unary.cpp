@@ -14,6 +14,20 @@ void check_floating(const Tensor& x, const char* op) {
                  x.defined() ? name(x.dtype()) : "an undefined one");
 }
 
+/// Whether both x and the bound are whole numbers by their types: those beyond 2^53 are no doubles, as clamp() takes
+/// its bounds. Throws Error naming `op` for an undefined x and for a bound out of range.
+bool has_whole_bound(const Tensor& x, Scalar bound, const char* op) {
+  LOCKSTEP_CHECK(x.defined(), "[{}] the tensor is undefined", op);
+  if (x.is_floating_point() || bound.is_floating_point()) return false;
+  check_in_range(bound, x.dtype() == kBool ? kInt64 : x.dtype(), op);
+  return true;
+}
+
+/// An integer or bool tensor as integers.
+Tensor integers(const Tensor& x) {
+  return x.dtype() == kBool ? x.to(kInt64) : x;
+}
+
 }  // namespace
 
 Tensor exp2(const Tensor& x) {
@@ -28,11 +42,13 @@ Tensor logit(const Tensor& x, std::optional<double> eps) {
 }
 
 Tensor clamp_min(const Tensor& x, Scalar min) {
-  return x.clamp_min(min);
+  if (has_whole_bound(x, min, "clamp_min")) return maximum(integers(x), min);
+  return clamp(x.is_floating_point() ? x : x.to(kFloat32), min.to_double());
 }
 
 Tensor clamp_max(const Tensor& x, Scalar max) {
-  return x.clamp_max(max);
+  if (has_whole_bound(x, max, "clamp_max")) return minimum(integers(x), max);
+  return clamp(x.is_floating_point() ? x : x.to(kFloat32), std::nullopt, max.to_double());
 }
 
 Tensor clip(const Tensor& x, std::optional<double> min, std::optional<double> max) {

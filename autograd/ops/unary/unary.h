@@ -21,8 +21,8 @@ Tensor rsqrt(const Tensor& x);
 /// 1 / x.
 Tensor reciprocal(const Tensor& x);
 Tensor square(const Tensor& x);
-/// x to a fixed power. An integer tensor keeps its dtype under whole exponents, which must not be negative, and gives
-/// float32 under others.
+/// x to a fixed power. An integer tensor keeps its dtype under whole exponents, 2.0 as well as 2, which must not be
+/// negative, and gives float32 under others.
 Tensor pow(const Tensor& x, double exponent);
 Tensor abs(const Tensor& x);
 /// Throws Error for bool tensors, as does the operator.
@@ -49,7 +49,8 @@ Tensor gelu(const Tensor& x, GeluMode mode = GeluMode::exact);
 Tensor gelu(const Tensor& x, std::string_view approximate);
 
 /// Values below min become min, above max become max; NaN stays. The gradient passes where min <= x <= max. At least
-/// one bound must be given. On integer tensors, bounds that are no whole numbers give float32.
+/// one bound must be given. On integer tensors, bounds that are no whole numbers give float32, while 2.0 is
+/// whole as 2 is; bounds beyond 2^53 are rounded to a double, but not clamp_min()'s and clamp_max()'s.
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
 
 /// -1, 0 or 1. Its gradient, and that of the next four, is 0. They keep integers.
