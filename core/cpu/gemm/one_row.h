@@ -25,7 +25,8 @@ std::int64_t multiply_one_row(const MicroKernels<T>& kernels, bool by_rows, cons
   // two blocks for as many chains, lines are still there when they are needed.
   const std::int64_t row_bytes = b.column * static_cast<std::int64_t>(sizeof(T));
   const bool crowded = share_places(row_bytes, 2048), from_memory = (end - j) * row_bytes >= kMemoryBytes;
-  // From memory come as many rows at a time as a processor foresees: sixteen, and fewer where they share places.
+  // From memory the rows of one vector are read at a time, as many streams as a processor prefetches: sixteen with
+  // AVX-512; narrower vectors are as few only where rows share places.
   const bool one_vector = from_memory && (crowded || kernels.lanes > 8),
              joins = share_places(row_bytes, 4096) && !one_vector;
   const auto width_of = [&](OneRowKind kind) { return kernels.one_row_vectors[kind] * std::int64_t{kernels.lanes}; };
