@@ -133,11 +133,11 @@ TEST(Batches, WithRowsOfDifferentKindsAreRefusedInLockstepMode) {
           part.tensors["mask"] = zeros({mine.size(), other && what == "width" ? 3 : 2},
                                        {.dtype = other && what == "dtype" ? kFloat64 : kFloat32});
           if (other && what == "name") part.tensors["length"] = zeros({mine.size()});
-          const std::string error = error_of([&] { step(part, mean_loss); });
           if (what == "nothing") {
-            EXPECT_EQ(error, "");
+            EXPECT_TRUE(std::isfinite(step(part, mean_loss).item<double>()));
             return;
           }
+          const std::string error = error_of([&] { step(part, mean_loss); });
           EXPECT_NE(error.find("[lockstep] the logical shards of this batch differ between the ranks"),
                     std::string::npos)
               << error;
