@@ -36,7 +36,9 @@ struct DataLoaderOptions {
   int world_size = 1;  ///< see rank
   /// Of lockstep training: the batch is cut into so many shards first, and a rank gets the samples of its consecutive
   /// shards, partition(logical_shards, world_size, rank). Each shard is collated and transformed by itself, since what
-  /// is padded or drawn for it must not depend on the number of ranks; their rows must have one size. 0: off.
+  /// is padded or drawn for it must not depend on the number of ranks; their rows must have one size. The loader throws
+  /// Error for shards of this rank that differ in names, dtypes or sizes of a row, and a lockstep step for those of
+  /// different ranks. 0: off.
   std::int64_t logical_shards = 0;
   std::vector<Transform> transforms = {};  ///< applied to each batch's x, in order, on the workers
   /// A CUDA device: the whole set is copied there once, if it has no transforms and no collate_fn, and takes at most

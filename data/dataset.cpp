@@ -191,11 +191,14 @@ Batch joined_shards(const std::vector<Batch>& shards) {
   std::int64_t count = 0;
   for (const Batch& shard : shards) {
     for_each_pair(shards[0], shard, [&](const char* name, const Tensor* a, const Tensor* b) {
-      LOCKSTEP_CHECK(a && b && a->dtype() == b->dtype() && sizes_of_row(*a) == sizes_of_row(*b),
+      if (a && b && a->dtype() == b->dtype() && sizes_of_row(*a) == sizes_of_row(*b)) return;
+      const char* what = !a || !b                   ? "make the same tensors for every shard"
+                         : a->dtype() != b->dtype() ? "give the tensor one dtype for every shard"
+                                                    : "pad to a length that does not depend on the batch";
+      LOCKSTEP_CHECK(false,
                      "[DataLoader] with logical_shards each shard of a batch is made of its own samples alone, so that "
-                     "it does not depend on the number of workers; '{}' is {} in one shard and {} in another; pad to a "
-                     "length that does not depend on the batch",
-                     name, description(a), description(b));
+                     "it does not depend on the number of workers; '{}' is {} in one shard and {} in another; {}",
+                     name, description(a), description(b), what);
     });
     count += shard.size();
   }

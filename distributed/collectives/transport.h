@@ -6,18 +6,23 @@
 
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/error.h"
+#include "lockstep/distributed/operation/way.h"
 
 namespace lockstep::distributed {
 
 /// A message that did not arrive or could not be sent. The transport is of no more use.
 class TransportError : public Error {
  public:
-  TransportError(int peer, const std::string& message) : Error(message), peer_(peer) {}
+  /// `missed`: by which way nothing has come; none: what has come is wrong, or the wait was ended.
+  TransportError(int peer, const std::string& message, Way missed = Way::none)
+      : Error(message), peer_(peer), missed_(missed) {}
   /// The rank at the other end.
   int peer() const { return peer_; }
+  Way missed() const { return missed_; }
 
  private:
   int peer_;
+  Way missed_;
 };
 
 /// A tag of collective `number` of the job's group: it tells the number's last 20 bits and that it is such a tag, which

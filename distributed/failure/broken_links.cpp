@@ -1,7 +1,6 @@
 #include "lockstep/distributed/failure/broken_links.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "lockstep/core/check.h"
 
@@ -19,18 +18,20 @@ bool came_late(const PeerState& from, const PeerState& other, std::int64_t now_m
   return 2 * (now_ms - other.since_ms) < now_ms - from.since_ms;
 }
 
+bool is_inside_a_machine(const BrokenLink& link) {
+  return link.way == Way::memory || link.way == Way::loopback;
+}
+
 int job_rank(int rank, const std::vector<int>& ranks) {
   return ranks.empty() ? rank : ranks[static_cast<std::size_t>(rank)];
 }
 
-}  // namespace
-
-// As the transports write it; "gave up" where another rank's failure ended the wait.
-bool tells_of_loss(std::string_view cause) {
-  for (const char* start : {"timed out waiting for rank ", "gave up waiting for rank ", "the connection to rank "})
-    if (cause.starts_with(start)) return true;
-  return false;
+std::string between(const BrokenLink& link, const std::vector<int>& ranks) {
+  const auto [low, high] = std::minmax({job_rank(link.from, ranks), job_rank(link.to, ranks)});
+  return ranks_text({low, high});
 }
+
+}  // namespace
 
 std::vector<BrokenLink> broken_links(const std::vector<Observation>& observations, std::int64_t now_ms) {
   const int world = static_cast<int>(observations.size());
@@ -57,8 +58,8 @@ std::vector<BrokenLink> broken_links(const std::vector<Observation>& observation
                                  });
     if (!has_done && waits_for_third) continue;
     const bool mutual = to.lost_peer == r;
-    const BrokenLink link =
-        mutual ? BrokenLink{std::min(r, peer), std::max(r, peer), true} : BrokenLink{r, peer, false};
+    const BrokenLink link = mutual ? BrokenLink{std::min(r, peer), std::max(r, peer), true, from.missed}
+                                   : BrokenLink{r, peer, false, from.missed};
     if (std::ranges::find(links, link) == links.end()) links.push_back(link);
   }
   // What a rank waits for that itself waits for a third one does not come for that reason.
@@ -72,20 +73,24 @@ std::vector<BrokenLink> broken_links(const std::vector<Observation>& observation
   return first;
 }
 
-std::string between(const BrokenLink& link, const std::vector<int>& ranks) {
-  const auto [low, high] = std::minmax({job_rank(link.from, ranks), job_rank(link.to, ranks)});
-  return ranks_text({low, high});
-}
-
 std::string text_of(const std::vector<BrokenLink>& links, const std::vector<int>& ranks) {
   std::string text;
   for (const BrokenLink& link : links) {
     text += text.empty() ? "" : "; ";
-    text += link.mutual
-                ? between(link, ranks) + " do not hear each other"
-                : fmt::format("rank {} hears nothing of rank {}", job_rank(link.from, ranks), job_rank(link.to, ranks));
+    const int from = job_rank(link.from, ranks), to = job_rank(link.to, ranks);
+    if (is_inside_a_machine(link))
+      text += link.mutual ? between(link, ranks) + " have waited for each other longer than the timeout"
+                          : fmt::format("rank {} has waited for rank {} longer than the timeout", from, to);
+    else
+      text += link.mutual ? between(link, ranks) + " do not hear each other"
+                          : fmt::format("rank {} hears nothing of rank {}", from, to);
   }
   return text + ", although all ranks live and reach the store";
+}
+
+std::string culprits_of(const BrokenLink& link, const std::vector<int>& ranks) {
+  if (is_inside_a_machine(link)) return "slow work on " + between(link, ranks) + ", or a timeout that is too short";
+  return "the link between " + between(link, ranks);
 }
 
 std::string remedy_of(const std::vector<BrokenLink>& links, const std::vector<Observation>& observations,
@@ -95,9 +100,17 @@ std::string remedy_of(const std::vector<BrokenLink>& links, const std::vector<Ob
     const ProcessIdentity& identity = observations[static_cast<std::size_t>(rank)].state->process;
     return fmt::format("process {} on {}", identity.pid, identity.host);
   };
+  if (is_inside_a_machine(link))
+    return fmt::format(
+        "{} ({}, {}) exchange messages {}, where no link can be cut: the operation was too slow for the timeout. Look "
+        "whether more processes and threads compute there than it has cores (LOCKSTEP_NUM_THREADS), or raise the "
+        "timeout",
+        between(link, ranks), process(link.from), process(link.to),
+        link.way == Way::memory ? "through memory that they share" : "inside one machine");
   return fmt::format(
       "look for what keeps {} ({}, {}) from each other: a cut link, a firewall between the two, or packets that are "
-      "too large for the way (MTU); LOCKSTEP_INTERFACE chooses another way",
+      "too large for the way (MTU); LOCKSTEP_INTERFACE chooses another way. If the "
+      "operation only takes long, raise the timeout",
       between(link, ranks), process(link.from), process(link.to));
 }
 

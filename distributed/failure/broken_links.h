@@ -2,22 +2,19 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/distributed/failure/diagnosis.h"
 
 namespace lockstep::distributed {
 
-/// Whether an operation's error is that it has waited for another rank in vain, and not what that one has sent.
-bool tells_of_loss(std::string_view cause);
-
 /// Two ranks of which one has waited for the other in vain, though both live and have come to the same collective: what
-/// is between them is at fault.
+/// is between them is at fault, or, inside a machine, the time was too short for the work.
 struct BrokenLink {
   int from = 0;  ///< the rank that hears nothing
   int to = 0;
   bool mutual = false;  ///< `to` says the same of `from`, and `from` is the lower one
+  Way way = Way::network;
 
   friend bool operator==(const BrokenLink&, const BrokenLink&) = default;
 };
@@ -28,8 +25,8 @@ std::vector<BrokenLink> broken_links(const std::vector<Observation>& observation
 
 /// "ranks 1, 2 do not hear each other, although all ranks live and reach the store"; `ranks` as diagnose() takes them.
 std::string text_of(const std::vector<BrokenLink>& links, const std::vector<int>& ranks);
-/// The two ranks of one: "ranks 1, 2".
-std::string between(const BrokenLink& link, const std::vector<int>& ranks);
+/// What is to blame: "the link between ranks 1, 2".
+std::string culprits_of(const BrokenLink& link, const std::vector<int>& ranks);
 /// What to do about the first.
 std::string remedy_of(const std::vector<BrokenLink>& links, const std::vector<Observation>& observations,
                       const std::vector<int>& ranks);

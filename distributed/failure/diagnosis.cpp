@@ -373,7 +373,7 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     if (const auto& state = observations[static_cast<std::size_t>(failure.reporter)].state)
       result.reported = state->trouble;
   if (!culprits.empty()) result.culprits = names_of(culprits);
-  if (!links.empty()) result.culprits = "the link between " + between(links.front(), ranks);
+  if (!links.empty()) result.culprits = culprits_of(links.front(), ranks);
   result.headline = causes;
   if (!causes.empty() && !waiting.empty()) result.headline += "; " + waiting;
   if (!store_error.empty())

@@ -14,8 +14,9 @@ namespace lockstep::distributed {
 struct OperationFailure {
   std::string operation;  ///< its description; empty if this rank was in none
   std::string cause;
-  int peer = -1;      ///< the rank that was waited for, if known
-  int reporter = -1;  ///< the rank that reported the failure, where this one has only heard of it
+  int peer = -1;           ///< the rank that was waited for, if known
+  int reporter = -1;       ///< the rank that reported the failure, where this one has only heard of it
+  Way missed = Way::none;  ///< by which it waited for that peer in vain
 };
 
 /// How a cause begins that ranks found in a group which was split from this one: "in the group of ranks 2, 3: ...".

@@ -5,7 +5,6 @@
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
-#include "lockstep/distributed/failure/broken_links.h"
 #include "lockstep/distributed/failure/peer_monitor.h"
 #include "lockstep/distributed/failure/tell_launcher.h"
 
@@ -34,7 +33,10 @@ void PeerMonitor::announce(const OperationFailure& failure) {
     const std::lock_guard lock(mutex_);
     announced_ = true;
     state_.trouble = state_.trouble.empty() ? failure.cause : fmt::format("{}; {}", failure.cause, state_.trouble);
-    if (tells_of_loss(failure.cause)) state_.lost_peer = failure.peer;
+    if (failure.missed != Way::none) {
+      state_.lost_peer = failure.peer;
+      state_.missed = failure.missed;
+    }
     ++changes_;
   }
   const std::string me = std::to_string(rank_);
@@ -51,8 +53,9 @@ void PeerMonitor::announce(const OperationFailure& failure) {
 void PeerMonitor::add_own_word(const OperationFailure& failure) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure.peer < 0 || state_.lost_peer >= 0 || !tells_of_loss(failure.cause)) return;
+    if (failure.peer < 0 || state_.lost_peer >= 0 || failure.missed == Way::none) return;
     state_.lost_peer = failure.peer;
+    state_.missed = failure.missed;
     state_.trouble += (state_.trouble.empty() ? "" : "; ") + failure.cause;
     ++changes_;
     if (!announced_) return;  // announce() tells it

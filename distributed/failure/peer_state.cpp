@@ -1,5 +1,7 @@
 #include "lockstep/distributed/failure/peer_state.h"
 
+#include <algorithm>
+
 #include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
@@ -18,6 +20,7 @@ std::string PeerState::encode() const {
       .bytes(exception)
       .bytes(trouble)
       .integer(static_cast<std::uint64_t>(lost_peer))
+      .byte(static_cast<std::uint8_t>(missed))
       .integer(static_cast<std::uint64_t>(since_ms))
       .bytes(process.host)
       .bytes(process.space)
@@ -44,6 +47,7 @@ PeerState PeerState::decode(std::string_view text) {
   state.exception = fields.bytes();
   state.trouble = fields.bytes();
   state.lost_peer = static_cast<int>(fields.integer());
+  state.missed = static_cast<Way>(std::min(fields.byte(), static_cast<std::uint8_t>(Way::network)));
   state.since_ms = static_cast<std::int64_t>(fields.integer());
   state.process.host = fields.bytes();
   state.process.space = fields.bytes();

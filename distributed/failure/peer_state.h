@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/distributed/failure/process_identity.h"
+#include "lockstep/distributed/operation/way.h"
 
 namespace lockstep::distributed {
 
@@ -30,6 +31,7 @@ struct PeerState {
   std::string exception;          ///< that its last step ended with, which the program has caught; empty if none
   std::string trouble;            ///< why it gave up; empty if it has not
   int lost_peer = -1;             ///< the rank that it waited for when it gave up, by itself; -1 if none
+  Way missed = Way::none;         ///< by which it waited for that one
   std::int64_t since_ms = 0;      ///< when this last changed, counted from the beginning of its watch over the others
   ProcessIdentity process;
   std::vector<Call> calls;  ///< the last collectives, oldest first; told by a rank that has failed or left

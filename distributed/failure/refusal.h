@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,12 @@ namespace lockstep::distributed {
 /// kLeaveTaking at most.
 inline constexpr Milliseconds kLeaveTaking{1'000};
 
-/// In the stores that the groups of the job are made from: "world/shm" in `store`, say. The first word stays.
+/// Where in the job's store its ranks count themselves in: to learn who shares a machine, and for each backend.
+inline constexpr std::array<std::string_view, 4> kMeetingPlaces{"machines", "shm", "gloo", "mpi"};
+/// The store of one of these, "world/shm" in `store`, say.
+StorePtr meeting_place(StorePtr store, std::string_view name);
+
+/// In all of them. The first word stays.
 void refuse_meeting(Store& store, std::string_view why) noexcept;
 /// In one of those: what was said; empty if nothing was, or the store has no time to tell it now.
 std::string refusal_of(Store& store);

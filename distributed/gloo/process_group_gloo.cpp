@@ -58,7 +58,8 @@ class StoreAdapter final : public ::gloo::rendezvous::Store {
 /// - a pending wait of another thread is ended through abortWaitSend() and abortWaitRecv() of its buffer.
 class GlooTransport final : public Transport {
  public:
-  explicit GlooTransport(std::shared_ptr<::gloo::rendezvous::Context> context) : context_(std::move(context)) {}
+  GlooTransport(std::shared_ptr<::gloo::rendezvous::Context> context, Way way)
+      : context_(std::move(context)), way_(way) {}
 
   std::unique_ptr<Request> send(int peer, std::uint64_t tag, const void* data, std::size_t bytes) override {
     auto request = std::make_unique<GlooRequest>(*this, peer, true, const_cast<void*>(data), bytes);
@@ -106,11 +107,13 @@ class GlooTransport final : public Transport {
         translate([&] { ended = is_send_ ? buffer_->waitSend(left) : buffer_->waitRecv(left); });
       } catch (...) {
         transport_.end_wait(*this);
-        if (has_passed(deadline)) throw TransportError(peer_, fmt::format("timed out waiting for rank {}", peer_));
+        if (has_passed(deadline))
+          throw TransportError(peer_, fmt::format("timed out waiting for rank {}", peer_), transport_.way_);
         throw;
       }
       transport_.end_wait(*this);
-      if (!ended) throw TransportError(peer_, fmt::format("gave up waiting for rank {}", peer_));
+      if (!ended)
+        throw TransportError(peer_, fmt::format("gave up waiting for rank {}", peer_), transport_.way_if_cut());
     }
 
     /// Ends a wait of another thread.
@@ -122,7 +125,8 @@ class GlooTransport final : public Transport {
       try {
         body();
       } catch (const std::exception& error) {
-        throw TransportError(peer_, fmt::format("the connection to rank {} is lost ({})", peer_, first_line(error)));
+        throw TransportError(peer_, fmt::format("the connection to rank {} is lost ({})", peer_, first_line(error)),
+                             transport_.way_if_cut());
       }
     }
 
@@ -140,6 +144,9 @@ class GlooTransport final : public Transport {
     bool is_send_;
     std::unique_ptr<::gloo::transport::UnboundBuffer> buffer_;
   };
+
+  /// Of a wait that did not last until its deadline: inside a machine another rank's failure has ended it.
+  Way way_if_cut() const { return way_ == Way::loopback ? Way::none : way_; }
 
   void check_usable(int peer) {
     const std::lock_guard lock(mutex_);
@@ -159,6 +166,7 @@ class GlooTransport final : public Transport {
   }
 
   std::shared_ptr<::gloo::rendezvous::Context> context_;
+  const Way way_;
   std::mutex mutex_;
   std::condition_variable idle_;
   std::set<GlooRequest*> waiting_;
@@ -217,6 +225,9 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
       attr.hostname = options.address;
     else
       attr.iface = options.interface;
+    const bool inside = options.interface.empty() ? is_loopback(options.address, deadline_in(group.timeout))
+                                                  : options.interface == "lo";
+    const Way way = inside ? Way::loopback : Way::network;
     const SigpipeBlocked blocked;
     auto device = ::gloo::transport::tcp::CreateDevice(attr);
     auto context = std::make_shared<::gloo::rendezvous::Context>(group.rank, group.world_size);
@@ -225,7 +236,7 @@ ProcessGroupPtr make_process_group(const StorePtr& store, const ProcessGroupOpti
     addresses.set_timeout(group.timeout);
     StoreAdapter adapter(addresses);
     context->connectFullMesh(adapter, device);
-    return make_transport_group("gloo", group, std::make_unique<GlooTransport>(std::move(context)),
+    return make_transport_group("gloo", group, std::make_unique<GlooTransport>(std::move(context), way),
                                 std::make_shared<PrefixStore>("monitor", store));
   } catch (const std::exception& error) {
     const std::string lost = lost_ranks(*store, group);

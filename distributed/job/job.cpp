@@ -3,10 +3,10 @@
 #include <net/if.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <string_view>
+#include <thread>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/cuda/device.h"
@@ -31,21 +31,23 @@ namespace {
 // How long rank 0 keeps the store for ranks that are still on their way out.
 constexpr Milliseconds kFarewell{10'000};
 
-// Jobs of several processes that this process has joined. A store that outlives them, a launcher's, still holds what
-// the ranks of the last one left there when all of them join again, in one more training of the same program, say.
-std::atomic<int> joined = 0;
+// How long a rank that cannot take part looks for the store, to tell the others so.
+constexpr Milliseconds kReach{2'000};
 
 /// After a failure the others need it to find out what has happened, and some may never close their connections.
 Milliseconds farewell(bool failed, Milliseconds timeout) {
   return failed ? std::min(kFarewell, timeout / 4) : kFarewell;
 }
 
+bool is_told(const Rendezvous& place) {
+  return place.local_rank && place.local_world_size;
+}
+
 /// The launcher's word counts; what it does not say the ranks find out together. Some may have been told, and others
 /// not.
 LocalPlace local_place_of(const Rendezvous& place, const ProcessGroupOptions& group) {
-  const bool told = place.local_rank && place.local_world_size;
-  PrefixStore store("world/machines", place.store);
-  const LocalPlace found = find_local_place(store, group, own_machine(), !told).value_or(LocalPlace());
+  const StorePtr store = meeting_place(place.store, "machines");
+  const LocalPlace found = find_local_place(*store, group, own_machine(), !is_told(place)).value_or(LocalPlace());
   return {.rank = place.local_rank.value_or(found.rank),
           .world_size = place.local_world_size.value_or(found.world_size)};
 }
@@ -82,12 +84,13 @@ void check_backend_of(const std::string& backend, Device device, int world_size)
                  nccl::why_unavailable());
 }
 
-void check_backend(const std::string& backend) {
+/// Empty if there is that backend.
+std::string why_no_backend(const std::string& backend) {
   const std::vector<std::string> available = available_backends();
+  if (backend == "auto" || std::find(available.begin(), available.end(), backend) != available.end()) return {};
   std::string names = "auto";
   for (const std::string& name : available) names += ", " + name;
-  LOCKSTEP_CHECK(backend == "auto" || std::find(available.begin(), available.end(), backend) != available.end(),
-                 "[init] backend '{}' is not available in this build; available: {}", backend, names);
+  return fmt::format("[init] backend '{}' is not available in this build; available: {}", backend, names);
 }
 
 std::string text_of(const Environment& environment, std::string_view name) {
@@ -126,9 +129,7 @@ void check_same_backend(const std::string& backend, const Rendezvous& place, Mil
 
 ProcessGroupPtr make_group(const std::string& backend, const Rendezvous& place, const ProcessGroupOptions& group,
                            const Environment& environment) {
-  const auto scoped = [&](const char* name) {
-    return std::make_shared<PrefixStore>(std::string("world/") + name, place.store);
-  };
+  const auto scoped = [&](const char* name) { return meeting_place(place.store, name); };
   if (backend == "shm") return shm::make_process_group(scoped("shm"), group);
   if (backend == "mpi") return mpi::make_process_group(scoped("mpi"), group);
   if (backend == "auto" || backend == "nccl") {  // nccl's operations on CPU tensors
@@ -188,10 +189,11 @@ struct Job::State {
   ~State() {
     if (!made_in.is_here()) {
       // In a forked child: Note [Another process's objects].
-      leave_for_ever(group, store, place.store, served, place.meeting_file);
+      leave_for_ever(group, store, place.store, served, place.meeting_file, place.meeting);
       return;
     }
     try {
+      place.meeting.reset();
       const bool failed = std::uncaught_exceptions() > 0 || (group && group->failed());
       if (served) served->patience = group ? farewell(failed, group->timeout()) : kLeaveTaking;
       group.reset();
@@ -244,7 +246,6 @@ std::vector<std::string> available_backends() {
 
 Job init(const InitOptions& options) {
   keep_standard_streams_open();
-  check_backend(options.backend);
   LOCKSTEP_CHECK(options.timeout.count() > 0, "[init] the timeout is {} ms; expected a positive one",
                  options.timeout.count());
   auto state = std::make_unique<Job::State>();
@@ -253,30 +254,54 @@ Job init(const InitOptions& options) {
                  "[init] a store is given and the init_method '{}'; expected one of them", options.init_method);
   const bool alone = options.init_method.empty() && !options.store && !options.rank && !options.world_size &&
                      read_launcher(environment).launcher.empty();
-  if (!alone)
-    state->meet(rendezvous({.url = options.init_method.empty() ? "env://" : options.init_method,
-                            .rank = options.rank,
-                            .world_size = options.world_size,
-                            .token = options.token,
-                            .timeout = options.timeout,
-                            .store = options.store},
-                           environment));
+  const std::string no_backend = why_no_backend(options.backend);
+  LOCKSTEP_CHECK(!alone || no_backend.empty(), "{}", no_backend);
+  if (!alone) {
+    try {
+      state->meet(rendezvous({.url = options.init_method.empty() ? "env://" : options.init_method,
+                              .rank = options.rank,
+                              .world_size = options.world_size,
+                              .token = options.token,
+                              .timeout = no_backend.empty() ? options.timeout : std::min(options.timeout, kReach),
+                              .store = options.store},
+                             environment));
+    } catch (const std::exception&) {
+      if (no_backend.empty()) throw;
+      throw Error(no_backend);
+    }
+  }
   Rendezvous& place = state->place;
   ProcessGroupOptions group{.rank = place.rank, .world_size = place.world_size, .timeout = options.timeout};
-  if (place.world_size > 1) {
-    logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
-    if (const int before = joined.load(); before > 0)
-      place.store = std::make_shared<PrefixStore>(fmt::format("join-{}", before), place.store);
-    state->local = local_place_of(place, group);
-  }
+  bool others_are_here = false;
+  const auto refuse = [&](const std::exception& error) {
+    if (place.world_size == 1) return;
+    refuse_meeting(*place.store, fmt::format("rank {} says: {}", place.rank, error.what()));
+    // Others may only be on their way to the store.
+    if (state->served && !others_are_here) std::this_thread::sleep_for(std::min(kLeaveTaking, options.timeout));
+  };
   const auto check = [&](const std::function<void()>& what) {
     try {
       what();
     } catch (const std::exception& error) {
-      if (place.world_size > 1) refuse_meeting(*place.store, fmt::format("rank {} says: {}", place.rank, error.what()));
+      refuse(error);
       throw;
     }
   };
+  // Of what a rank finds out by waiting for the others they know themselves, but for this.
+  const auto meet = [&](const std::function<void()>& what) {
+    try {
+      what();
+    } catch (const SameRankError& error) {
+      refuse(error);
+      throw;
+    }
+  };
+  check([&] { LOCKSTEP_CHECK(no_backend.empty(), "{}", no_backend); });
+  if (place.world_size > 1) {
+    logging::set_prefix(fmt::format("[Rank {}] ", place.rank));
+    meet([&] { state->local = local_place_of(place, group); });
+    others_are_here = !is_told(place);
+  }
   check([&] {
     state->device = device_of(options, state->local.rank);
     check_backend_of(options.backend, state->device, place.world_size);
@@ -290,10 +315,11 @@ Job init(const InitOptions& options) {
   state->store = std::make_shared<PrefixStore>("user", place.store);
   const bool with_nccl = state->device.is_cuda();
   check([&] { check_same_backend(with_nccl ? "nccl" : options.backend, place, options.timeout); });
-  ProcessGroupPtr made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment);
+  ProcessGroupPtr made;
+  meet([&] { made = make_group(with_nccl ? "nccl" : options.backend, place, group, environment); });
   if (with_nccl) nccl::add_executor(*made, std::make_shared<PrefixStore>("world/nccl", place.store), state->device);
   state->group = std::move(made);
-  ++joined;
+  place.meeting.reset();
   return Job(std::move(state));
 }
 

@@ -96,7 +96,8 @@ class MpiTransport final : public Transport {
           if (has_ended()) return;
         }
         const auto now = Clock::now();
-        if (now >= deadline) throw TransportError(peer_, fmt::format("timed out waiting for rank {}", peer_));
+        if (now >= deadline)
+          throw TransportError(peer_, fmt::format("timed out waiting for rank {}", peer_), Way::network);
         if (now - start < kPatience) {
           sched_yield();
         } else {
@@ -246,7 +247,8 @@ class MpiTransport final : public Transport {
     try {
       check_mpi(code, "a message");
     } catch (const Error& error) {
-      throw TransportError(peer, fmt::format("the connection to rank {} is lost ({})", peer, error.what()));
+      throw TransportError(peer, fmt::format("the connection to rank {} is lost ({})", peer, error.what()),
+                           Way::network);
     }
   }
 

@@ -67,10 +67,10 @@ void arrive(Store& store, const ProcessGroupOptions& group, std::string_view bac
   arrival.process = own_identity();
   store.set(process_key(group.rank), arrival.encode(), group.timeout);
   const std::int64_t times = store.add(arrival_key(group.rank), 1, group.timeout);
-  LOCKSTEP_CHECK(times == 1,
-                 "[{}] rank {} has come {} times: two processes have the same RANK, or {} is left over from an earlier "
-                 "run",
-                 backend, group.rank, times, store.describe());
+  if (times == 1) return;
+  throw SameRankError(fmt::format(
+      "[{}] rank {} has come {} times: two processes have the same RANK, or {} is left over from an earlier run",
+      backend, group.rank, times, store.describe()));
 }
 
 void wait_for_all(Store& store, const ProcessGroupOptions& group, std::string_view backend) {

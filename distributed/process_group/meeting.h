@@ -9,9 +9,16 @@
 
 namespace lockstep::distributed {
 
+/// Two processes have the same rank, as the later one finds out. It must tell the others, which may wait elsewhere:
+/// refuse_meeting().
+class SameRankError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Counts the ranks in through `store`, which must be empty of keys of other groups. Blocks until all have come. Throws
 /// Error, beginning with [`backend`], that names the ranks which did not come by the deadline, or a rank that came
-/// twice, or says why they cannot meet: Note [Why ranks cannot meet].
+/// twice (SameRankError), or says why they cannot meet: Note [Why ranks cannot meet].
 void meet(Store& store, const ProcessGroupOptions& group, std::string_view backend);
 
 /// A rank's place among those of its machine.

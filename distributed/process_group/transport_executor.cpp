@@ -197,7 +197,10 @@ void TransportExecutor::run(Task& task) {
       OperationFailure failure;
       failure.operation = task.work->description();
       failure.cause = exception.what();
-      if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) failure.peer = rank_of(lost->peer());
+      if (const auto* lost = dynamic_cast<const TransportError*>(&exception)) {
+        failure.peer = rank_of(lost->peer());
+        failure.missed = lost->missed();
+      }
       error = failure_.fail(failure);
     }
   }

@@ -98,6 +98,7 @@ LauncherVariables read_launcher(const Environment& environment) {
     found.local_world_size = count("LOCAL_WORLD_SIZE");
     check_below(environment, "RANK", found.rank, "WORLD_SIZE", found.world_size);
     check_below(environment, "LOCAL_RANK", found.local_rank, "LOCAL_WORLD_SIZE", found.local_world_size);
+    check_below(environment, "LOCAL_RANK", found.local_rank, "WORLD_SIZE", found.world_size);
     LOCKSTEP_CHECK(found.local_world_size.value_or(1) <= found.world_size.value_or(kMostRanks),
                    "[rendezvous] the environment variable LOCAL_WORLD_SIZE is '{}', and WORLD_SIZE is '{}'; expected "
                    "1 to {}, as many as there are of the job's processes on this machine: correct one of the two, or "

@@ -196,6 +196,7 @@ void check_world_sizes(Rendezvous& found, Deadline deadline) {
       "(world_size in a URL)",
       first, found.rank, own);
   refuse_meeting(*found.store, why);
+  found.meeting.reset();
   found.store.reset();
   if (found.server) found.server->wait_until_idle(kLeaveTaking);
   throw Error(why);
@@ -248,7 +249,11 @@ Rendezvous rendezvous(const RendezvousOptions& options, const Environment& envir
     found.store = std::make_shared<PrefixStore>("group-" + (restarts.empty() ? "0" : restarts), found.store);
     found.store->set_timeout(options.timeout);
   }
-  if (found.world_size > 1) check_world_sizes(found, deadline);
+  if (found.world_size > 1) {
+    found.meeting = std::make_unique<MeetingNumber>(found.store, found.rank);
+    found.store = found.meeting->keys();
+    check_world_sizes(found, deadline);
+  }
   return found;
 }
 

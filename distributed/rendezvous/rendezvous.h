@@ -7,6 +7,7 @@
 
 #include "lockstep/core/environment.h"
 #include "lockstep/distributed/rendezvous/meeting_file.h"
+#include "lockstep/distributed/rendezvous/meeting_number.h"
 #include "lockstep/distributed/store/store.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 
@@ -73,6 +74,8 @@ struct Rendezvous {
   std::unique_ptr<TCPStoreServer> server = {};
   /// Set on rank 0 if the others find that store by a file; see Note [Meeting without an address].
   std::unique_ptr<MeetingFile> meeting_file = {};
+  /// Of several processes: to be given up when they have met, or cannot.
+  std::unique_ptr<MeetingNumber> meeting = {};
 };
 
 /// Note [Who holds the store]

@@ -330,7 +330,8 @@ void ShmTransport::wait(Message& message, std::size_t bytes, Deadline deadline) 
     if (ended) throw TransportError(message.peer, fmt::format("the process of rank {} has ended", message.peer));
     if (closed) throw TransportError(message.peer, fmt::format("rank {} has closed the connection", message.peer));
     const auto now = Clock::now();
-    if (now >= deadline) throw TransportError(message.peer, fmt::format("timed out waiting for rank {}", message.peer));
+    if (now >= deadline)
+      throw TransportError(message.peer, fmt::format("timed out waiting for rank {}", message.peer), Way::memory);
     if (moved) {
       patience = now + kPatience;
     } else if (now < patience) {

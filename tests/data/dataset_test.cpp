@@ -183,6 +183,24 @@ TEST(DataLoader, MakesEachLogicalShardOfItsOwnSamples) {
   const DataLoader uneven(std::make_shared<Sentences>(),
                           {.batch_size = 5, .shuffle = false, .collate_fn = padded, .logical_shards = 4});
   contains(error_of([&] { (void)uneven.epoch(0).begin(); }), "pad to a length that does not depend on the batch");
+  const auto error_with = [](const Collate& collate) {
+    const auto set = std::make_shared<TensorDataset>(zeros({6, 2}));
+    const DataLoader loader(
+        set, {.batch_size = 6, .shuffle = false, .collate_fn = collate, .num_workers = 0, .logical_shards = 4});
+    return error_of([&] { (void)loader.epoch(0).begin(); });
+  };
+  contains(error_with([](const std::vector<Batch>& samples) {
+             Batch batch = default_collate(samples);
+             if (samples.size() == 2) batch.tensors["mask"] = zeros({2});
+             return batch;
+           }),
+           "'mask' is float32 [2] in one shard and missing in another; make the same tensors for every shard");
+  contains(error_with([](const std::vector<Batch>& samples) {
+             Batch batch = default_collate(samples);
+             if (samples.size() == 2) batch.x = cast_values(batch.x, kFloat64);
+             return batch;
+           }),
+           "'x' is float64 [2, 2] in one shard and float32 [1, 2] in another; give the tensor one dtype");
 }
 
 }  // namespace

@@ -6,10 +6,12 @@
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/core/thread_pool.h"
 #include "lockstep/distributed/collectives/tree_sum.h"
+#include "lockstep/distributed/parallel/shares.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -106,6 +108,28 @@ void ShardSums::close(std::int64_t last) {
   for (std::int64_t shard = next_total_; shard < mine_.end; ++shard)
     total_sums_.push({0, shard}, std::vector<double>(layout_.size(), 0.0), add_rows);
   for (const auto& entry : total_sums_.entries()) totals_.push_back(entry.value);
+}
+
+void ShardSums::note_rows(const data::Batch& part) {
+  rows_.clear();
+  part.for_each([&](const char* name, const Tensor& tensor) {
+    Shape sizes = tensor.sizes();
+    sizes.erase(0);
+    rows_ +=
+        fmt::format("{}'{}' {} {}", rows_.empty() ? "" : ", ", name, lockstep::name(tensor.dtype()), to_string(sizes));
+  });
+  Checksum sum;
+  sum.update(rows_.data(), rows_.size());
+  const auto shards = static_cast<std::int64_t>(shards_of_part(part.global_size, shards_, mine_).size());
+  layout_.add_kind(totals_.front(), shards, sum.value(), shards_);
+}
+
+void ShardSums::check_rows(std::span<const double> totals) const {
+  LOCKSTEP_CHECK(layout_.one_kind(totals),
+                 "[lockstep] the logical shards of this batch differ between the ranks in the names, dtypes or sizes "
+                 "of their rows, which then depend on the number of ranks; those of this rank are {}. A collate_fn "
+                 "must pad to a length that does not depend on the batch, and make the same tensors for every shard",
+                 rows_.empty() ? "nothing" : rows_);
 }
 
 void ShardSums::take(std::size_t parameter) {

@@ -2,9 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/core/tensor.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/distributed/collectives/shard_tree.h"
 #include "lockstep/distributed/parallel/reduction/step_totals.h"
 #include "lockstep/nn/deferred_statistics.h"
@@ -50,6 +53,11 @@ class ShardSums {
   /// Throws Error for a buffer that forward() changed without batch norm's help, since its value would depend on the
   /// number of workers.
   void close(std::int64_t last);
+  /// After close(), before totals(): of what names, dtypes and sizes the rows of this worker's shards are, of which
+  /// `part` has the samples. See Note [Rows of one kind].
+  void note_rows(const data::Batch& part);
+  /// Throws Error if the totals of all shards say that they have rows of different kinds.
+  void check_rows(std::span<const double> totals) const;
   /// Takes the last shard's gradient of one parameter, or of all.
   void take(std::size_t parameter);
   void take_all();
@@ -89,6 +97,7 @@ class ShardSums {
   TreeStack<std::vector<double>> total_sums_;
   std::int64_t next_total_ = 0;  // the first shard without totals
   std::vector<std::vector<double>> totals_;
+  std::string rows_;  // of this step's shards, for people
   std::int64_t last_ = -1;
   Gradients last_gradients_;
   Gradients zeros_;

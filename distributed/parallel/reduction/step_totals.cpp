@@ -1,6 +1,8 @@
 #include "lockstep/distributed/parallel/reduction/step_totals.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
@@ -16,6 +18,7 @@ StepTotals::StepTotals(nn::Module& module) {
     layers_.push_back({layer, size_, channels});
     size_ += 1 + 2 * channels;
   }
+  size_ += kKindColumns;
 }
 
 std::vector<double> StepTotals::row(double loss_sum, double count, const nn::DeferredStatistics& statistics) const {
@@ -46,6 +49,23 @@ Tensor StepTotals::mean_loss(std::span<const double> totals) {
   LOCKSTEP_CHECK(count(totals) > 0.0,
                  "[TrainingStep] the losses of this batch count {}; expected more than 0 to divide by", count(totals));
   return full({}, totals[0] / count(totals), {.dtype = kFloat64});
+}
+
+void StepTotals::add_kind(std::vector<double>& row, std::int64_t shards, std::uint64_t hash, std::int64_t all) const {
+  // So many bits that the sum of all squares has 52 at most.
+  const int bits = (52 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(all)))) / 2;
+  const auto kind = static_cast<double>(hash >> (64 - bits)), count = static_cast<double>(shards);
+  double* out = row.data() + size_ - kKindColumns;
+  out[0] += count;
+  out[1] += count * kind;
+  out[2] += count * kind * kind;
+}
+
+bool StepTotals::one_kind(std::span<const double> totals) const {
+  const double* in = totals.data() + size_ - kKindColumns;
+  if (in[0] == 0.0) return true;
+  const double kind = std::trunc(in[1] / in[0]);
+  return in[1] == in[0] * kind && in[2] == in[1] * kind;
 }
 
 void StepTotals::track(std::span<const double> totals) const {

@@ -56,6 +56,7 @@ class TreeReduction final : public RankReduction {
   }
 
   void finish() override {
+    check_rows();
     const NoGradGuard no_grad;
     for (const Tensor& sum : undivided_) sum.div_(total_count());
     undivided_.clear();
@@ -87,7 +88,8 @@ class TreeReduction final : public RankReduction {
 
   Tensor mean_loss() override {
     sums_.clear();
-    std::exchange(totals_work_, nullptr)->wait();
+    check_rows();
+    totals_work_.reset();
     const std::vector<double> totals = totals_.to_vector<double>();
     const Tensor loss = StepTotals::mean_loss(totals);
     sums_.layout().track(totals);
@@ -95,6 +97,12 @@ class TreeReduction final : public RankReduction {
   }
 
  private:
+  void check_rows() {
+    if (!totals_work_) return;
+    totals_work_->wait();
+    sums_.check_rows(totals_.to_vector<double>());
+  }
+
   ProcessGroupPtr group_;
   Device device_;
   ShardSums& sums_;

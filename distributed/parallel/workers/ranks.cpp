@@ -221,6 +221,7 @@ Tensor Ranks::compute(const data::Batch& part, std::uint64_t step, const LossFun
     if (sums_ || options_.accumulate > 1 || options_.model_part) accumulating.emplace(*reducer_);
     runner_->begin(part, step, loss, scale, empty_slices);
   }
+  if (sums_) sums_->note_rows(part);
   reduction.sum_losses(*runner_, part.global_size);
   const std::uint64_t reduced_before = reducer_->passes();
   try {

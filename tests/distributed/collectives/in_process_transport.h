@@ -69,7 +69,8 @@ class InProcessTransport final : public Transport {
       const auto gone = [&](int rank) { return boxes.aborted[static_cast<std::size_t>(rank)]; };
       const bool ready = boxes.changed[static_cast<std::size_t>(transport_.rank_)].wait_until(
           lock, deadline, [&] { return !box.empty() || gone(peer_) || gone(transport_.rank_); });
-      if (!ready) throw TransportError(peer_, "timed out waiting for rank " + std::to_string(peer_));
+      if (!ready)
+        throw TransportError(peer_, "timed out waiting for rank " + std::to_string(peer_), distributed::Way::memory);
       if (box.empty()) throw TransportError(peer_, "the connection to rank " + std::to_string(peer_) + " is lost");
       if (box.front().size() != bytes_) throw TransportError(peer_, "a message of the wrong size");
       std::memcpy(data_, box.front().data(), bytes_);

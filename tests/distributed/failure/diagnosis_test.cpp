@@ -188,9 +188,10 @@ TEST(Diagnosis, TheWorstIsTheCause) {
   EXPECT_EQ(cause({waits, gone, threw}), "rank 2 threw: out of milk; last seen after all_reduce #17 (float32 [8]");
 }
 
-Observation waits_for(int peer, Observation seen) {
+Observation waits_for(int peer, Observation seen, Way way = Way::network) {
   seen.state->trouble = "timed out waiting for rank " + std::to_string(peer);
   seen.state->lost_peer = peer;
+  seen.state->missed = way;
   return seen;
 }
 

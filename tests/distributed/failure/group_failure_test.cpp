@@ -78,13 +78,41 @@ TEST(GroupFailure, WhomARankHasWaitedForIsToldThoughAnotherHasFailedBefore) {
     others.emplace_back([&, r] {
       while (!aborted[r]) std::this_thread::sleep_for(Milliseconds(1));
       ranks[static_cast<std::size_t>(r)]->fail(
-          {"barrier #4", fmt::format("gave up waiting for rank {}", 3 - r), 3 - r});
+          {"barrier #4", fmt::format("gave up waiting for rank {}", 3 - r), 3 - r, -1, Way::network});
     });
-  const auto error = ranks[0]->fail({"barrier #5", "the connection to rank 1 is lost (reset)", 1});
+  const auto error = ranks[0]->fail({"barrier #5", "the connection to rank 1 is lost (reset)", 1, -1, Way::network});
   const std::string text = testing::error_of([&] { std::rethrow_exception(error); });
   EXPECT_NE(text.find("ranks 1, 2 do not hear each other"), std::string::npos) << text;
   for (std::thread& other : others) other.join();
   for (const auto& rank : ranks) rank->stop();
+}
+
+// Where there is no link between two ranks none is cut.
+TEST(GroupFailure, SlowWorkInsideAMachineIsNoCutLink) {
+  for (const Way way : {Way::memory, Way::loopback, Way::network}) {
+    Observation waits{.state = PeerState(), .answered = true, .fate = ProcessFate::running};
+    waits.state->called = 3;
+    waits.state->running = true;
+    waits.state->collective = "all_reduce #2 (float32 [62914560], sum)";
+    Observation first = waits, second = waits;
+    first.state->lost_peer = 1;
+    first.state->missed = way;
+    second.state->missed = Way::none;
+    // As it comes over the store.
+    first.state = PeerState::decode(first.state->encode());
+    EXPECT_EQ(first.state->missed, way);
+    const Diagnosis told = diagnose({"", "timed out", 1, -1, way}, {first, second, waits}, "", 0);
+    const bool inside = way != Way::network;
+    EXPECT_TRUE(told.headline.starts_with(inside ? "rank 0 has waited for rank 1 longer than the timeout, although all"
+                                                 : "rank 0 hears nothing of rank 1, although all"))
+        << told.headline;
+    EXPECT_EQ(told.culprits,
+              inside ? "slow work on ranks 0, 1, or a timeout that is too short" : "the link between ranks 0, 1");
+    for (const char* text : {"LOCKSTEP_INTERFACE", "firewall"})
+      EXPECT_EQ(told.report.find(text) == std::string::npos, inside) << told.report;
+    EXPECT_NE(told.report.find("raise the timeout"), std::string::npos) << told.report;
+    EXPECT_EQ(told.report.find("memory that they share") != std::string::npos, way == Way::memory) << told.report;
+  }
 }
 
 // A rank that is killed after its first operation is known to those that have met it there.

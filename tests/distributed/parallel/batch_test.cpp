@@ -1,6 +1,7 @@
 // Batches that are not x and y: without targets, and of several named tensors. Trained on one device, several devices,
 // ranks, and in lockstep mode.
 
+#include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/parallel/step.h"
 #include "tests/distributed/parallel/training_support.h"
 
@@ -114,6 +115,35 @@ TEST(Batches, OfARanksOwnSamplesAreToSaySo) {
   EXPECT_EQ(log.find("another batch", log.find("another batch") + 1), std::string::npos) << "once: " << log;
   EXPECT_EQ(log_of(true, true), "");
   EXPECT_EQ(log_of(false, false), "");
+}
+
+// Where each rank has one logical shard no rank sees two, and what differs between them is noticed in the step.
+TEST(Batches, WithRowsOfDifferentKindsAreRefusedInLockstepMode) {
+  constexpr std::int64_t kShards = 4, kBatch = 6;  // the last shards have one sample
+  for (const int ranks : {2, 3, 4})
+    for (const int zero : {0, 2})
+      for (const std::string what : {"nothing", "width", "dtype", "name"})
+        run_on({ranks, Link::in_process}, [&](const ProcessGroupPtr& group) {
+          Net net;
+          set_weights(net);
+          TrainingStep step(net, {.group = group, .logical_shards = kShards, .zero = zero});
+          const data::Range mine = samples_of_worker(kBatch, kShards, ranks, group->rank());
+          data::Batch part = part_of(make_batch(kBatch), mine.begin, mine.size());
+          const bool other = group->rank() == ranks - 1;
+          part.tensors["mask"] = zeros({mine.size(), other && what == "width" ? 3 : 2},
+                                       {.dtype = other && what == "dtype" ? kFloat64 : kFloat32});
+          if (other && what == "name") part.tensors["length"] = zeros({mine.size()});
+          if (what == "nothing") {
+            EXPECT_TRUE(std::isfinite(step(part, mean_loss).item<double>()));
+            return;
+          }
+          const std::string error = error_of([&] { step(part, mean_loss); });
+          EXPECT_NE(error.find("[lockstep] the logical shards of this batch differ between the ranks"),
+                    std::string::npos)
+              << error;
+          EXPECT_NE(error.find(other && what == "width" ? "'mask' float32 [3]" : "'x' float32 [6]"), std::string::npos)
+              << error;
+        });
 }
 
 // Ranks count the comparisons alike, also where one was given what is no batch and went on.
