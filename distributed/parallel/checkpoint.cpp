@@ -7,8 +7,8 @@
 namespace lockstep::distributed {
 
 void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
-                     const nn::TrainingState& state, ProcessGroup& group, const optim::LRScheduler* scheduler) {
-  std::vector<const optim::LRScheduler*> schedulers;
+                     const nn::TrainingState& state, ProcessGroup& group, const optim::Scheduler* scheduler) {
+  std::vector<const optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   save_checkpoint(path, module, {optimizer}, state, group, schedulers);
 }
@@ -16,7 +16,7 @@ void save_checkpoint(const std::string& path, const nn::Module& module, optim::O
 void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
-                     const std::vector<const optim::LRScheduler*>& schedulers) {
+                     const std::vector<const optim::Scheduler*>& schedulers) {
   check_optimizers(path, module, optimizers, group);
   const bool whole_on_rank0 = !group.broadcast_object(state.tensors.empty() ? "" : "it has tensors").empty();
   if (!whole_on_rank0 && save_checkpoint_by_shares(path, module, optimizers, state, group, schedulers)) return;
@@ -29,15 +29,15 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
 }
 
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module, optim::Optimizer& optimizer,
-                                  ProcessGroup& group, optim::LRScheduler* scheduler) {
-  std::vector<optim::LRScheduler*> schedulers;
+                                  ProcessGroup& group, optim::Scheduler* scheduler) {
+  std::vector<optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   return load_checkpoint(path, module, {optimizer}, group, schedulers);
 }
 
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module,
                                   const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                                  ProcessGroup& group, const std::vector<optim::LRScheduler*>& schedulers) {
+                                  ProcessGroup& group, const std::vector<optim::Scheduler*>& schedulers) {
   const WholeParameters whole(module);
   const Rank0File file(path, group);
   // Each rank reads what it needs of the file, which may be parts of tensors; one looks at all of it.

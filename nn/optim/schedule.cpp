@@ -42,6 +42,25 @@ Schedule momentum_beside(const Schedule& lr) {
   return [cycle = *cycle](std::int64_t step) { return cycle.momentum(step); };
 }
 
+/// The number of a scheduler's state that has this name.
+double number_in(const std::map<std::string, double>& state, const char* scheduler, const char* name) {
+  const auto found = state.find(name);
+  LOCKSTEP_CHECK(
+      found != state.end(),
+      "[{}] the state to load has no '{}', so it is that of another kind of scheduler; pass the one that was "
+      "saved in this place",
+      scheduler, name);
+  return found->second;
+}
+
+/// The same for one that counts steps.
+std::int64_t count_in(const std::map<std::string, double>& state, const char* scheduler, const char* name) {
+  const double value = number_in(state, scheduler, name);
+  LOCKSTEP_CHECK(value >= 0.0 && value < 0x1p53 && value == std::floor(value),
+                 "[{}] the state to load has {} {}, expected a whole number >= 0", scheduler, name, value);
+  return static_cast<std::int64_t>(value);
+}
+
 }  // namespace
 
 double StepLR::operator()(std::int64_t step) const {
@@ -149,6 +168,14 @@ void LRScheduler::set_position(std::int64_t position) {
   }
 }
 
+std::map<std::string, double> LRScheduler::state() const {
+  return {{"position", static_cast<double>(position_)}};
+}
+
+std::function<void()> LRScheduler::prepare_load(const std::map<std::string, double>& state) {
+  return [this, position = count_in(state, "LRScheduler", "position")] { set_position(position); };
+}
+
 double MultiStepLR::operator()(std::int64_t step) const {
   double rate = lr;
   for (const std::int64_t milestone : milestones)
@@ -185,6 +212,20 @@ void ReduceLROnPlateau::step(double measure) {
   }
   cooling_ = options_.cooldown;
   bad_ = 0;
+}
+
+std::map<std::string, double> ReduceLROnPlateau::state() const {
+  return {{"best", best_}, {"bad_steps", static_cast<double>(bad_)}, {"cooldown", static_cast<double>(cooling_)}};
+}
+
+std::function<void()> ReduceLROnPlateau::prepare_load(const std::map<std::string, double>& state) {
+  constexpr const char* kName = "ReduceLROnPlateau";
+  return [this, best = number_in(state, kName, "best"), bad = count_in(state, kName, "bad_steps"),
+          cooling = count_in(state, kName, "cooldown")] {
+    best_ = best;
+    bad_ = bad;
+    cooling_ = cooling;
+  };
 }
 
 }  // namespace lockstep::optim

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "lockstep/nn/optim/optimizer.h"
@@ -114,11 +116,25 @@ struct LinearWarmup {
   double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
+/// What sets the rates of an optimizer and is kept in checkpoints: LRScheduler and ReduceLROnPlateau.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  /// What a checkpoint keeps of it, by name. The rates themselves are kept with the optimizer.
+  virtual std::map<std::string, double> state() const = 0;
+  /// What load_state() does, once everything about the state has been checked: throws Error for the state of another
+  /// kind of scheduler, and for values that none has.
+  virtual std::function<void()> prepare_load(const std::map<std::string, double>& state) = 0;
+  /// Goes on from what state() was. Load the optimizer's state before. Errors as prepare_load(); nothing has changed
+  /// then.
+  void load_state(const std::map<std::string, double>& state) { prepare_load(state)(); }
+};
+
 /// Sets an optimizer's learning rate (and momentum) from a schedule. Position 0 holds from construction on; call step()
 /// after each optimizer.step(). The optimizer must outlive it. Where no schedule of the momentum is given, a OneCycle
 /// cycles that of its parameter groups too, unless its cycle_momentum is off. Throws Error if there is a momentum to
 /// set in an optimizer without.
-class LRScheduler {
+class LRScheduler : public Scheduler {
  public:
   /// One schedule for all parameter groups. Throws Error if these were made with different rates: say then what each is
   /// to have.
@@ -132,6 +148,9 @@ class LRScheduler {
   std::int64_t position() const { return position_; }  ///< argument of the schedule now
   /// For resuming. Throws Error if negative.
   void set_position(std::int64_t position);
+  /// The position, as "position".
+  std::map<std::string, double> state() const override;
+  std::function<void()> prepare_load(const std::map<std::string, double>& state) override;
 
  private:
   Optimizer& optimizer_;
@@ -152,12 +171,16 @@ struct ReduceLROnPlateauOptions {
 
 /// Lowers the rates of all parameter groups when a measure stops to improve, as torch's of that name (threshold_mode
 /// "rel"): `plateau.step(validation_loss)` after each evaluation. The optimizer must outlive it.
-class ReduceLROnPlateau {
+class ReduceLROnPlateau : public Scheduler {
  public:
   /// Throws Error unless 0 < factor < 1.
   explicit ReduceLROnPlateau(Optimizer& optimizer, ReduceLROnPlateauOptions options = {});
   void step(double measure);                       ///< takes the next value in
   std::int64_t bad_steps() const { return bad_; }  ///< without improvement
+  /// The best measure, the steps without improvement and those that are not counted yet: "best", "bad_steps",
+  /// "cooldown".
+  std::map<std::string, double> state() const override;
+  std::function<void()> prepare_load(const std::map<std::string, double>& state) override;
 
  private:
   Optimizer& optimizer_;
