@@ -167,6 +167,7 @@ class Module {
   bool is_training() const { return training_; }  ///< mode of this module
   /// Switches gradients of all parameters on or off; off freezes them.
   void set_requires_grad(bool value);
+  void requires_grad_(bool value = true) { set_requires_grad(value); }  ///< the same, as torch calls it
   /// Drops every gradient, so that an optimizer leaves alone what the next backward() does not reach: frozen and unused
   /// parameters, which a gradient of zeros would still move by momentum and weight decay. As torch.nn.Module's.
   /// set_to_none false: sets them to zero in their memory.
