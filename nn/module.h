@@ -316,7 +316,9 @@ bool add_tensors(const T& value, std::vector<Tensor>& out) {
   } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_convertible_v<T, std::string_view>) {
     return true;
   } else if constexpr (requires { std::tuple_size<T>::value; }) {
-    return std::apply([&](const auto&... each) { return (true & ... & add_tensors(each, out)); }, value);
+    bool all = true;
+    std::apply([&](const auto&... each) { ((all = add_tensors(each, out) && all), ...); }, value);
+    return all;
   } else if constexpr (requires { value.has_value() ? *value : *value; }) {
     return !value.has_value() || add_tensors(*value, out);
   } else if constexpr (requires { requires !std::is_same_v<std::remove_cvref_t<decltype(*value.begin())>, T>; }) {
@@ -363,7 +365,7 @@ class ModuleOf : public detail::HidesForward {
     if constexpr (std::is_move_constructible_v<Result>)
       if (is_first_call()) [[unlikely]] {
         std::vector<Tensor> inputs, outputs;
-        const bool all_inputs = (true & ... & detail::add_tensors(args, inputs));
+        const bool all_inputs = detail::add_tensors(std::tie(args...), inputs);
         const std::uint64_t began = begin_first_call();
         Result result = static_cast<Self&>(*this).forward(std::forward<Args>(args)...);
         if (all_inputs) detail::add_tensors(result, outputs);
