@@ -12,10 +12,14 @@ namespace lockstep {
 /// Note [Autocast]
 /// Mixed precision without a change to the model: parameters stay float32, and while an AutocastGuard lives, each
 /// operation picks the type that it computes in, as torch.autocast does:
-///   the guard's type:      conv2d, linear, matmul, scaled_dot_product_attention
+///   the guard's type:      convolutions, linear, recurrent layers, matmul and what computes by it (mm, bmm, einsum,
+///                          tensordot, inner), addmm, baddbmm, addbmm, prelu, scaled_dot_product_attention; on CUDA
+///                          devices mv and addmv
 ///   float32:               softmax, log_softmax, losses, batch_norm (on CUDA devices of float32 inputs alone),
-///                          layer_norm, rms_norm, exp, log, pow, square, rsqrt, reciprocal, sum, mean, var, logsumexp
-///   the widest input's:    everything else (two operands of different types are promoted)
+///                          layer_norm, rms_norm, exp, log, pow, square, rsqrt, reciprocal, sum, mean, var, logsumexp,
+///                          grid_sample (on CUDA devices of inputs of two types alone)
+///   the widest input's:    dot, bilinear, on CPUs mv and addmv, everything else (two operands of different types are
+///   promoted)
 /// float64 tensors, integers, in-place operations and tensors on other devices are left alone. Casts are recorded, so
 /// gradients arrive in the type of what they belong to: float32 for float32 parameters. A parameter is cast once, until
 /// it changes or the outermost guard ends. backward() and the optimizer belong outside; backward() inside of a guard is

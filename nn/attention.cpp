@@ -55,6 +55,11 @@ Tensor MultiheadAttention::attend_to_itself(const Tensor& x, const Tensor& mask,
 }
 
 Tensor MultiheadAttention::forward(Tensor x) {
+  const std::int64_t width = in_proj_weight.size(1);
+  LOCKSTEP_CHECK(x.defined() && (x.dim() == 3 || x.dim() == 2) && x.size(-1) == width,
+                 "[nn::MultiheadAttention] expected x of sizes [N, T, {}] or [T, {}], found {}", width, width,
+                 x.defined() ? to_string(x.sizes()) : "an undefined tensor");
+  if (x.dim() == 2) return attend_to_itself(x.unsqueeze(0), {}, options_.is_causal).squeeze(0);
   return attend_to_itself(x, {}, options_.is_causal);
 }
 
@@ -106,9 +111,18 @@ Tensor MultiheadAttention::forward(const Tensor& query, const Tensor& key, const
                                    const AttentionMasks& masks) {
   const std::int64_t width = in_proj_weight.size(1);
   for (const Tensor* x : {&query, &key, &value})
-    LOCKSTEP_CHECK(x->defined() && x->dim() == 3 && x->size(2) == width && x->size(0) == query.size(0),
-                   "[nn::MultiheadAttention] expected queries, keys and values of sizes [N, length, {}], found {}",
-                   width, x->defined() ? to_string(x->sizes()) : "an undefined tensor");
+    LOCKSTEP_CHECK(x->defined() && (x->dim() == 3 || x->dim() == 2) && x->dim() == query.dim() &&
+                       x->size(-1) == width && (x->dim() == 2 || x->size(0) == query.size(0)),
+                   "[nn::MultiheadAttention] expected queries, keys and values of sizes [N, length, {}], or all of "
+                   "[length, {}], found {}",
+                   width, width, x->defined() ? to_string(x->sizes()) : "an undefined tensor");
+  if (query.dim() == 2) {
+    const Tensor q = query.unsqueeze(0), k = key.is_same(query) ? q : key.unsqueeze(0);
+    AttentionMasks of_one = masks;
+    if (masks.key_padding_mask.defined() && masks.key_padding_mask.dim() == 1)
+      of_one.key_padding_mask = masks.key_padding_mask.unsqueeze(0);
+    return forward(q, k, value.is_same(query) ? q : value.unsqueeze(0), of_one).squeeze(0);
+  }
   const Tensor mask = mask_of(masks, heads_, first_head_, all_heads_, query.size(0), query.size(1) * lengths_,
                               key.size(1) * lengths_, query.device());
   const bool is_causal = masks.is_causal && !mask.defined();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr const char* kVersion = "1";
 constexpr const char* kOptimizerType = "lockstep.optimizer";
-constexpr const char* kSchedule = "lockstep.schedule_position";
+constexpr std::string_view kSchedulePrefix = "lockstep.schedule_";
 constexpr std::string_view kExtraPrefix = "extra.";
 
 /// A number's text that reads back to the same bits.
@@ -24,6 +25,12 @@ std::string to_text(T value) {
   char buffer[64];
   const auto result = std::to_chars(buffer, buffer + sizeof buffer, value);
   return {buffer, result.ptr};
+}
+
+/// A whole number stands there as one, without a point or an exponent.
+std::string number_text(double value) {
+  const bool whole = std::abs(value) < 0x1p53 && value == std::floor(value);
+  return whole ? to_text(static_cast<std::int64_t>(value)) : to_text(value);
 }
 
 template <typename T>
@@ -95,6 +102,18 @@ optim::OptimizerStateReader optimizer_state(const SafetensorsFile& file, std::si
   return state;
 }
 
+// Empty: the file holds none of this number.
+std::map<std::string, double> scheduler_state(const SafetensorsFile& file, std::size_t number) {
+  const std::string end = numbered("", number);
+  std::map<std::string, double> state;
+  for (const auto& [key, value] : file.metadata()) {
+    if (!key.starts_with(kSchedulePrefix) || !key.ends_with(end)) continue;
+    const std::string name = key.substr(kSchedulePrefix.size(), key.size() - kSchedulePrefix.size() - end.size());
+    if (name.find('.') == std::string::npos) state.emplace(name, from_text<double>(file, key, value));
+  }
+  return state;
+}
+
 // The types of the optimizers in a file.
 std::vector<std::string> optimizers_in(const SafetensorsFile& file) {
   std::vector<std::string> types{text_at(file, kOptimizerType)};
@@ -125,15 +144,15 @@ void require_no_later_checkpoint(const std::string& path, std::int64_t step) {
 }
 
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
-                     const TrainingState& state, const optim::LRScheduler* scheduler) {
-  std::vector<const optim::LRScheduler*> schedulers;
+                     const TrainingState& state, const optim::Scheduler* scheduler) {
+  std::vector<const optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   save_checkpoint(path, module, {optimizer}, state, schedulers);
 }
 
 void save_checkpoint(const std::string& path, const Module& module,
                      const std::vector<std::reference_wrapper<const optim::Optimizer>>& optimizers,
-                     const TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
+                     const TrainingState& state, const std::vector<const optim::Scheduler*>& schedulers) {
   LOCKSTEP_CHECK(!optimizers.empty(), "[checkpoint] there is no optimizer to write to {}", path);
   require_no_later_checkpoint(path, state.step);
   std::vector<optim::OptimizerState> states;
@@ -145,7 +164,7 @@ void save_checkpoint(const std::string& path, const Module& module,
 detail::CheckpointContent detail::checkpoint_content(const Module& module,
                                                      const std::vector<optim::OptimizerState>& optimizers,
                                                      const TrainingState& state,
-                                                     const std::vector<const optim::LRScheduler*>& schedulers) {
+                                                     const std::vector<const optim::Scheduler*>& schedulers) {
   CheckpointContent content{module.state(),
                             {{kCheckpointKey, kVersion},
                              {"lockstep.seed", to_text(state.seed)},
@@ -158,7 +177,8 @@ detail::CheckpointContent detail::checkpoint_content(const Module& module,
   for (const NamedTensor& t : state.tensors)
     content.tensors.push_back({std::string(kExtraTensorPrefix) + t.name, t.tensor});
   for (std::size_t i = 0; i < schedulers.size(); ++i)
-    metadata.emplace(numbered(kSchedule, i), to_text(schedulers[i]->position()));
+    for (const auto& [key, value] : schedulers[i]->state())
+      metadata.emplace(numbered(std::string(kSchedulePrefix) + key, i), number_text(value));
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     const std::string type = numbered(kOptimizerType, i);
     metadata.emplace(type, optimizers[i].type);
@@ -184,25 +204,31 @@ Tensor read_extra_tensor(const SafetensorsFile& file, const std::string& name) {
 }
 
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
-                              optim::LRScheduler* scheduler) {
-  std::vector<optim::LRScheduler*> schedulers;
+                              optim::Scheduler* scheduler) {
+  std::vector<optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   return load_checkpoint(path, module, {optimizer}, schedulers);
 }
 
 TrainingState load_checkpoint(const std::string& path, Module& module,
                               const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                              const std::vector<optim::LRScheduler*>& schedulers) {
+                              const std::vector<optim::Scheduler*>& schedulers) {
   const SafetensorsFile file(path);
   TrainingState state = training_state(file);
-  std::vector<std::int64_t> positions;
+  std::vector<std::function<void()>> loads;
+  const auto prepare = [&](auto&& each) {
+    try {
+      loads.push_back(each());
+    } catch (const Error& error) {
+      throw Error(fmt::format("[checkpoint] {}: {}", path, error.what()));
+    }
+  };
+  std::vector<std::map<std::string, double>> of_schedulers;
   for (std::size_t i = 0; i < schedulers.size(); ++i) {
-    LOCKSTEP_CHECK(file.metadata().contains(numbered(kSchedule, i)),
+    of_schedulers.push_back(scheduler_state(file, i));
+    LOCKSTEP_CHECK(!of_schedulers[i].empty(),
                    "[checkpoint] {} holds no schedule's position{}; it was saved without one", path,
                    i == 0 ? "" : fmt::format(" for scheduler {}", i));
-    positions.push_back(number_at<std::int64_t>(file, numbered(kSchedule, i)));
-    LOCKSTEP_CHECK(positions[i] >= 0, "[checkpoint] {}: the schedule's position is {}, expected >= 0", path,
-                   positions[i]);
   }
   const std::vector<std::string> types = optimizers_in(file);
   LOCKSTEP_CHECK(
@@ -214,17 +240,12 @@ TrainingState load_checkpoint(const std::string& path, Module& module,
                       [](std::string all, const std::string& type) { return all + ", " + type; }),
       optimizers.size());
   check_load(module, file);
-  std::vector<std::function<void()>> loads;
-  for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    try {
-      loads.push_back(optimizers[i].get().prepare_load(optimizer_state(file, i)));
-    } catch (const Error& error) {
-      throw Error(fmt::format("[checkpoint] {}: {}", path, error.what()));
-    }
-  }
+  for (std::size_t i = 0; i < optimizers.size(); ++i)
+    prepare([&] { return optimizers[i].get().prepare_load(optimizer_state(file, i)); });
+  for (std::size_t i = 0; i < schedulers.size(); ++i)
+    prepare([&] { return schedulers[i]->prepare_load(of_schedulers[i]); });
   load(module, file);
-  for (const auto& load_optimizer : loads) load_optimizer();
-  for (std::size_t i = 0; i < schedulers.size(); ++i) schedulers[i]->set_position(positions[i]);
+  for (const auto& load_each : loads) load_each();
   module.resume_at(state.step);
   return state;
 }

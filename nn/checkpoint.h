@@ -37,15 +37,15 @@ struct TrainingState {
 /// goes on from it is never behind it. For programs to call before the first step; save_checkpoint() does so too.
 void require_no_later_checkpoint(const std::string& path, std::int64_t step);
 
-/// Writes weights, the optimizer's state, the position of the scheduler, if there is one, and `state`. Errors as
-/// save_safetensors(), and as require_no_later_checkpoint(): a run that has begun anew by mistake does not destroy what
-/// another has reached. What is no checkpoint is replaced.
+/// Writes weights, the optimizer's state, the scheduler's (the position of an LRScheduler, what a ReduceLROnPlateau has
+/// seen), if there is one, and `state`. Errors as save_safetensors(), and as require_no_later_checkpoint(): a run that
+/// has begun anew by mistake does not destroy what another has reached. What is no checkpoint is replaced.
 void save_checkpoint(const std::string& path, const Module& module, const optim::Optimizer& optimizer,
-                     const TrainingState& state, const optim::LRScheduler* scheduler = nullptr);
+                     const TrainingState& state, const optim::Scheduler* scheduler = nullptr);
 /// The same for a training with several optimizers: `save_checkpoint(path, net, {sgd, adam}, state)`.
 void save_checkpoint(const std::string& path, const Module& module,
                      const std::vector<std::reference_wrapper<const optim::Optimizer>>& optimizers,
-                     const TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers = {});
+                     const TrainingState& state, const std::vector<const optim::Scheduler*>& schedulers = {});
 
 namespace detail {
 /// What save_checkpoint() writes, and under which names; the values of tensors need not be there.
@@ -55,7 +55,7 @@ struct CheckpointContent {
 };
 CheckpointContent checkpoint_content(const Module& module, const std::vector<optim::OptimizerState>& optimizers,
                                      const TrainingState& state,
-                                     const std::vector<const optim::LRScheduler*>& schedulers);
+                                     const std::vector<const optim::Scheduler*>& schedulers);
 }  // namespace detail
 
 /// The settings of a checkpoint, without its tensors: to check seed, V and fingerprint before anything is loaded.
@@ -68,12 +68,12 @@ Tensor read_extra_tensor(const SafetensorsFile& file, const std::string& name);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
 /// of another type or has other settings, if the file holds more optimizers than this one, or if `scheduler` is given
-/// and was not saved. Nothing has changed then.
+/// and was not saved, or one of the other kind was. Nothing has changed then.
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
-                              optim::LRScheduler* scheduler = nullptr);
+                              optim::Scheduler* scheduler = nullptr);
 /// The same for several optimizers and schedulers, in the order in which they were saved.
 TrainingState load_checkpoint(const std::string& path, Module& module,
                               const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                              const std::vector<optim::LRScheduler*>& schedulers = {});
+                              const std::vector<optim::Scheduler*>& schedulers = {});
 
 }  // namespace lockstep::nn

@@ -123,6 +123,15 @@ void orthogonal_(const Tensor& tensor, double gain) {
   copy_values(matrix.as_strided(tensor.sizes(), contiguous_strides(tensor.sizes()), 0), tensor);
 }
 
+void eye_(const Tensor& tensor) {
+  LOCKSTEP_CHECK(tensor.defined() && tensor.dim() == 2, "[eye_] expected a matrix, found {}",
+                 tensor.defined() ? to_string(tensor.sizes()) : "an undefined tensor");
+  zeros_(tensor);
+  const std::int64_t length = std::min(tensor.sizes()[0], tensor.sizes()[1]);
+  if (length > 0)
+    fill_values(tensor.as_strided({length}, {tensor.strides()[0] + tensor.strides()[1]}, tensor.offset()), 1.0);
+}
+
 void dirac_(const Tensor& tensor, std::int64_t groups) {
   LOCKSTEP_CHECK(tensor.defined() && tensor.dim() >= 3 && tensor.dim() <= 5,
                  "[dirac_] expected a weight [out, in, kernel...] of three to five dimensions, found {}",

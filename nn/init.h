@@ -27,6 +27,8 @@ void normal_(const Tensor& tensor, double mean = 0.0, double std = 1.0);
 void constant_(const Tensor& tensor, double value);
 void zeros_(const Tensor& tensor);
 void ones_(const Tensor& tensor);
+/// 1 on the diagonal, 0 elsewhere. Throws Error for other than two dimensions.
+void eye_(const Tensor& tensor);
 
 /// He, Zhang, Ren and Sun, "Delving deep into rectifiers" (2015). Throws Error for fewer than two dimensions.
 void kaiming_uniform_(const Tensor& tensor, KaimingOptions options = {});

@@ -159,9 +159,18 @@ Tensor Module::watched_call(Tensor x) {
   if (!watched && !first && !backward) return forward(std::move(x));
   const std::uint64_t began = Node::take_sequence();
   Tensor out = backward ? forward_with_backward_hooks(x) : forward(x);
-  if (first && GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(out, {x}, began, *this);
+  if (first && GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered({out}, {x}, began, *this);
   if (watched) run_hooks_after(x, out);
   return out;
+}
+
+std::uint64_t Module::begin_first_call() {
+  return Node::take_sequence();
+}
+
+void Module::end_first_call(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                            std::uint64_t began) {
+  if (GradMode::enabled() && !called_.exchange(true)) detail::warn_of_unregistered(outputs, inputs, began, *this);
 }
 
 // --- what it holds

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -166,6 +167,7 @@ class Module {
   bool is_training() const { return training_; }  ///< mode of this module
   /// Switches gradients of all parameters on or off; off freezes them.
   void set_requires_grad(bool value);
+  void requires_grad_(bool value = true) { set_requires_grad(value); }  ///< the same, as torch calls it
   /// Drops every gradient, so that an optimizer leaves alone what the next backward() does not reach: frozen and unused
   /// parameters, which a gradient of zeros would still move by momentum and weight decay. As torch.nn.Module's.
   /// set_to_none false: sets them to zero in their memory.
@@ -255,6 +257,8 @@ class Module {
 
   friend class detail::Follower;
   friend class detail::ProfiledCall;
+  template <typename Derived>
+  friend class ModuleOf;
 
   struct Hooks {
     std::function<void()> on_call;
@@ -271,6 +275,10 @@ class Module {
 
   /// The first call of a module that has no parent, each call of one with hooks, and each while a profile is recorded.
   Tensor watched_call(Tensor x);
+  /// What that does of the first call, for ModuleOf.
+  bool is_first_call() const { return !parent_ && !called_.load(std::memory_order_relaxed); }
+  static std::uint64_t begin_first_call();
+  void end_first_call(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs, std::uint64_t began);
   std::string path() const;  ///< from the module above all others: "h.3.attn"
   void add_member(std::string_view name, Kind kind, Tensor tensor, Module* module);
   void collect(std::vector<NamedTensor>& out, const std::string& prefix, bool parameters, bool buffers,
@@ -296,6 +304,30 @@ namespace detail {
 inline ProfiledCall::ProfiledCall(const Module& module) {
   if (module.hooks_ || profile::enabled()) [[unlikely]]
     begin(module);
+}
+
+/// Adds the tensors in a value: a tensor, and what is in pairs, tuples, vectors and the like. False: there may be more,
+/// in an object of another type.
+template <typename T>
+bool add_tensors(const T& value, std::vector<Tensor>& out) {
+  if constexpr (std::is_base_of_v<Tensor, T>) {
+    out.push_back(value);
+    return true;
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_convertible_v<T, std::string_view>) {
+    return true;
+  } else if constexpr (requires { std::tuple_size<T>::value; }) {
+    bool all = true;
+    std::apply([&](const auto&... each) { ((all = add_tensors(each, out) && all), ...); }, value);
+    return all;
+  } else if constexpr (requires { value.has_value() ? *value : *value; }) {
+    return !value.has_value() || add_tensors(*value, out);
+  } else if constexpr (requires { requires !std::is_same_v<std::remove_cvref_t<decltype(*value.begin())>, T>; }) {
+    bool all = true;
+    for (const auto& each : value) all = add_tensors(each, out) && all;
+    return all;
+  } else {
+    return false;
+  }
 }
 
 // Compilers that warn of a forward() which hides Module's look for virtual ones in the nearest base that has any (GCC)
@@ -324,10 +356,22 @@ template <typename Derived>
 class ModuleOf : public detail::HidesForward {
  public:
   using HidesForward::HidesForward;
-  /// Derived's forward().
+  /// Derived's forward(). Of the first call a warning as Module's, where arguments and results are tensors, numbers, or
+  /// pairs, tuples and vectors of such.
   template <typename Self = Derived, typename... Args>
   auto operator()(Args&&... args) -> decltype(std::declval<Self&>().forward(std::forward<Args>(args)...)) {
     const detail::ProfiledCall profiled(*this);
+    using Result = decltype(std::declval<Self&>().forward(std::forward<Args>(args)...));
+    if constexpr (std::is_move_constructible_v<Result>)
+      if (is_first_call()) [[unlikely]] {
+        std::vector<Tensor> inputs, outputs;
+        const bool all_inputs = detail::add_tensors(std::tie(args...), inputs);
+        const std::uint64_t began = begin_first_call();
+        Result result = static_cast<Self&>(*this).forward(std::forward<Args>(args)...);
+        if (all_inputs) detail::add_tensors(result, outputs);
+        end_first_call(outputs, inputs, began);
+        return result;
+      }
     return static_cast<Self&>(*this).forward(std::forward<Args>(args)...);
   }
 

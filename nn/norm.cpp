@@ -7,6 +7,7 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/nn/deferred_statistics.h"
+#include "lockstep/nn/init.h"
 
 namespace lockstep::nn {
 
@@ -57,6 +58,13 @@ double BatchNorm::momentum() const {
 void BatchNorm::count_batch() {
   const NoGradGuard no_grad;
   num_batches_tracked.add_(1);
+}
+
+void BatchNorm::reset_running_stats() {
+  if (!running_mean.defined()) return;
+  init::zeros_(running_mean);
+  init::ones_(running_var);
+  fill_values(num_batches_tracked, 0);
 }
 
 void BatchNorm::track(const Tensor& mean, const Tensor& variance) {

@@ -30,6 +30,8 @@ class BatchNorm : public Module {
   /// in training; for steps that combine the statistics of several parts first (DeferredStatistics). Nothing happens
   /// without running statistics.
   void track(const Tensor& mean, const Tensor& variance);
+  /// Running mean 0, variance 1 and no batch seen, as at first. Nothing happens without running statistics.
+  void reset_running_stats();
 
   /// Computes what lockstep::batch_norm computes in training, from the same arguments, but with statistics of more than
   /// this input: those of other processes too. Null: lockstep::batch_norm.

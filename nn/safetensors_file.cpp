@@ -24,6 +24,10 @@ bool is_nearly(std::string_view text, std::string_view name) {
   return other <= name.size() / 4;
 }
 
+/// The first four bytes of a ZIP archive, as torch.save() makes them, as the low half of a header's length:
+/// "PK\x03\x04".
+constexpr std::uint32_t kArchive = 0x04034b50;
+
 /// As checksum_digits() writes them.
 bool is_digit(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -45,6 +49,11 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
   std::uint64_t length = 0;
   LOCKSTEP_CHECK(read_all_at(file.get(), &length, 8, 0) == 8, "[safetensors] cannot read {} at offset 0: {}", path,
                  std::strerror(errno));
+  LOCKSTEP_CHECK(static_cast<std::uint32_t>(length) != kArchive,
+                 "[safetensors] {}: offset 0 has \"PK\\x03\\x04\", so it is an archive of torch.save(), expected a "
+                 "safetensors file; convert it in Python: safetensors.torch.save_file(torch.load(\"model.pt\"), "
+                 "\"model.safetensors\"), for a dictionary of tensors such as state_dict()",
+                 path);
   LOCKSTEP_CHECK(
       length <= kMaxSafetensorsHeader,
       "[safetensors] {}: offset 0 claims a header of {} bytes, expected at most {}; the file is damaged or of "

@@ -26,13 +26,13 @@ struct MultiheadAttentionOptions {
 struct AttentionMasks {
   Tensor attn_mask = {};         ///< [L, S], [N * heads, L, S] or what broadcasts to [N, heads, L, S]: bool, or numbers
                                  ///< that are added to the scores
-  Tensor key_padding_mask = {};  ///< bool [N, S]: keys that no query sees
+  Tensor key_padding_mask = {};  ///< bool [N, S], without batches [S]: keys that no query sees
   bool is_causal = false;        ///< query i sees keys 0 ... i, beside what the masks say
 };
 
-/// Multi-head attention of Vaswani et al., "Attention is all you need" (2017), on batches [N, T, width]. Parameters
-/// in_proj_weight [3 width, width], in_proj_bias, out_proj.weight and out_proj.bias, as torch.nn.MultiheadAttention
-/// with batch_first = True names, shapes and draws them; weights are never returned.
+/// Multi-head attention of Vaswani et al., "Attention is all you need" (2017), on batches [N, T, width], or one
+/// sequence [T, width]. Parameters in_proj_weight [3 width, width], in_proj_bias, out_proj.weight and out_proj.bias, as
+/// torch.nn.MultiheadAttention with batch_first = True names, shapes and draws them; weights are never returned.
 class MultiheadAttention : public Module {
  public:
   /// Throws Error unless `heads` divides `width`.
@@ -43,8 +43,8 @@ class MultiheadAttention : public Module {
   using Module::forward;
   /// Self-attention.
   Tensor forward(Tensor x) override;
-  /// Of queries [N, L, width] to keys and values [N, S, width], which may all be one tensor. A query that sees no key
-  /// gets 0. The options' is_causal is not looked at. Throws Error for masks of other shapes.
+  /// Of queries [N, L, width] to keys and values [N, S, width], which may all be one tensor, or all of them without N.
+  /// A query that sees no key gets 0. The options' is_causal is not looked at. Throws Error for masks of other shapes.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionMasks& masks = {});
   using Module::operator();
   /// forward().

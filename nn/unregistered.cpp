@@ -10,9 +10,12 @@
 
 namespace lockstep::nn::detail {
 
-void warn_of_unregistered(const Tensor& output, const std::vector<Tensor>& inputs, std::uint64_t began,
+void warn_of_unregistered(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs, std::uint64_t began,
                           const Module& module) {
-  if (!needs_grad(output)) return;
+  std::vector<const Node*> next;
+  for (const Tensor& output : outputs)
+    if (needs_grad(output)) next.push_back(gradient_edge(output).node.get());
+  if (next.empty()) return;
   std::unordered_set<const Node*> known;
   const auto know = [&](const Tensor& tensor) {
     if (needs_grad(tensor)) known.insert(gradient_edge(tensor).node.get());
@@ -20,7 +23,6 @@ void warn_of_unregistered(const Tensor& output, const std::vector<Tensor>& input
   for (const Tensor& input : inputs) know(input);
   for (const Tensor& parameter : module.parameters()) know(parameter);
 
-  std::vector<const Node*> next{gradient_edge(output).node.get()};
   std::string shapes;
   int strangers = 0;
   while (!next.empty()) {

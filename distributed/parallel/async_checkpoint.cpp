@@ -67,15 +67,15 @@ void AsyncCheckpoint::run_on_rank0(std::function<void()> body) {
 }
 
 void AsyncCheckpoint::save(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
-                           const nn::TrainingState& state, const optim::LRScheduler* scheduler) {
-  std::vector<const optim::LRScheduler*> schedulers;
+                           const nn::TrainingState& state, const optim::Scheduler* scheduler) {
+  std::vector<const optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   save(path, module, {optimizer}, state, schedulers);
 }
 
 void AsyncCheckpoint::save(const std::string& path, const nn::Module& module,
                            const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                           const nn::TrainingState& state, const std::vector<const optim::LRScheduler*>& schedulers) {
+                           const nn::TrainingState& state, const std::vector<const optim::Scheduler*>& schedulers) {
   wait();
   check_optimizers(path, module, optimizers, group_);
   on_rank0(group_, [&] { AtomicFile(path).rehearse(); });

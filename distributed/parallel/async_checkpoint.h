@@ -45,11 +45,11 @@ class AsyncCheckpoint {
   /// distributed::save_checkpoint() in the background. Waits for the one before, and throws what that failed with; this
   /// one then is not saved. Also throws, at once, Error for a file of a later step, and where it cannot be made.
   void save(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
-            const nn::TrainingState& state, const optim::LRScheduler* scheduler = nullptr);
+            const nn::TrainingState& state, const optim::Scheduler* scheduler = nullptr);
   /// The same for several optimizers, see nn::save_checkpoint().
   void save(const std::string& path, const nn::Module& module,
             const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, const nn::TrainingState& state,
-            const std::vector<const optim::LRScheduler*>& schedulers = {});
+            const std::vector<const optim::Scheduler*>& schedulers = {});
   /// Runs `body` on rank 0 in the background, such as writing a file of one's own; as save() otherwise. What `body`
   /// uses must not change meanwhile.
   void run_on_rank0(std::function<void()> body);

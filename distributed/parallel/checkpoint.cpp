@@ -23,8 +23,8 @@ void check_shared(const char* function, const nn::Module& module, const ProcessG
 }  // namespace
 
 void save_checkpoint(const std::string& path, const nn::Module& module, optim::Optimizer& optimizer,
-                     const nn::TrainingState& state, ProcessGroup& group, const optim::LRScheduler* scheduler) {
-  std::vector<const optim::LRScheduler*> schedulers;
+                     const nn::TrainingState& state, ProcessGroup& group, const optim::Scheduler* scheduler) {
+  std::vector<const optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   save_checkpoint(path, module, {optimizer}, state, group, schedulers);
 }
@@ -32,7 +32,7 @@ void save_checkpoint(const std::string& path, const nn::Module& module, optim::O
 void save_checkpoint(const std::string& path, const nn::Module& module,
                      const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                      const nn::TrainingState& state, ProcessGroup& group,
-                     const std::vector<const optim::LRScheduler*>& schedulers) {
+                     const std::vector<const optim::Scheduler*>& schedulers) {
   check_shared("save_checkpoint", module, group);
   check_optimizers(path, module, optimizers, group);
   const bool whole_on_rank0 = !group.broadcast_object(state.tensors.empty() ? "" : "it has tensors").empty();
@@ -46,15 +46,15 @@ void save_checkpoint(const std::string& path, const nn::Module& module,
 }
 
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module, optim::Optimizer& optimizer,
-                                  ProcessGroup& group, optim::LRScheduler* scheduler) {
-  std::vector<optim::LRScheduler*> schedulers;
+                                  ProcessGroup& group, optim::Scheduler* scheduler) {
+  std::vector<optim::Scheduler*> schedulers;
   if (scheduler) schedulers.push_back(scheduler);
   return load_checkpoint(path, module, {optimizer}, group, schedulers);
 }
 
 nn::TrainingState load_checkpoint(const std::string& path, nn::Module& module,
                                   const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
-                                  ProcessGroup& group, const std::vector<optim::LRScheduler*>& schedulers) {
+                                  ProcessGroup& group, const std::vector<optim::Scheduler*>& schedulers) {
   check_shared("load_checkpoint", module, group);
   const WholeParameters whole(module);
   const Rank0File file(path, group);

@@ -75,7 +75,7 @@ void ShareRunner::begin(const data::Batch& part, std::uint64_t step, const LossF
     if (std::exchange(looks_, false)) {
       std::vector<Tensor> inputs;
       samples.for_each([&](const char*, const Tensor& tensor) { inputs.push_back(tensor); });
-      nn::detail::warn_of_unregistered(value.value(), inputs, began, module_);
+      nn::detail::warn_of_unregistered({value.value()}, inputs, began, module_);
     }
     const double factor = value.sum_factor(samples.size()), count = value.count_of(samples.size());
     if (shard) {

@@ -61,6 +61,7 @@ class GradScaler {
   /// work is captured, divided there. Call it before update() or record_step().
   Tensor unscaled(const Tensor& loss) const;
   double scale_factor() const { return state().scale; }  ///< what the loss is multiplied by now
+  double get_scale() const { return scale_factor(); }    ///< as torch calls it
 
   /// Divides the gradients of the optimizer's parameters by the scale, in their memory. Returns whether all of them are
   /// finite. Throws Error if called twice for an optimizer before update(), or for a gradient of type float16, which

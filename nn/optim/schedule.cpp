@@ -42,17 +42,63 @@ Schedule momentum_beside(const Schedule& lr) {
   return [cycle = *cycle](std::int64_t step) { return cycle.momentum(step); };
 }
 
+double rate_of(const char* schedule, double lr) {
+  LOCKSTEP_CHECK(!std::isnan(lr),
+                 "[{}] has no rate; set .lr, or give it to an LRScheduler, which takes the optimizer's", schedule);
+  return lr;
+}
+
+template <typename S>
+bool takes(Schedule& schedule, double rate) {
+  S* const given = schedule.target<S>();
+  if (!given || !std::isnan(given->lr)) return false;
+  given->lr = rate;
+  return true;
+}
+
+/// Gives a schedule that goes by the optimizer's rate this one. False: it has, in some part, rates of its own.
+bool take_rate(Schedule& schedule, double rate) {
+  if (auto* const warmup = schedule.target<LinearWarmup>()) return take_rate(warmup->next, rate);
+  if (auto* const parts = schedule.target<SequentialLR>()) {
+    bool all = true;
+    for (Schedule& part : parts->schedules) all = take_rate(part, rate) && all;
+    return all;
+  }
+  return takes<StepLR>(schedule, rate) || takes<MultiStepLR>(schedule, rate) || takes<ExponentialLR>(schedule, rate) ||
+         takes<CosineAnnealing>(schedule, rate) || takes<CosineAnnealingWarmRestarts>(schedule, rate) ||
+         takes<PolynomialLR>(schedule, rate);
+}
+
+/// The number of a scheduler's state that has this name.
+double number_in(const std::map<std::string, double>& state, const char* scheduler, const char* name) {
+  const auto found = state.find(name);
+  LOCKSTEP_CHECK(
+      found != state.end(),
+      "[{}] the state to load has no '{}', so it is that of another kind of scheduler; pass the one that was "
+      "saved in this place",
+      scheduler, name);
+  return found->second;
+}
+
+/// The same for one that counts steps.
+std::int64_t count_in(const std::map<std::string, double>& state, const char* scheduler, const char* name) {
+  const double value = number_in(state, scheduler, name);
+  LOCKSTEP_CHECK(value >= 0.0 && value < 0x1p53 && value == std::floor(value),
+                 "[{}] the state to load has {} {}, expected a whole number >= 0", scheduler, name, value);
+  return static_cast<std::int64_t>(value);
+}
+
 }  // namespace
 
 double StepLR::operator()(std::int64_t step) const {
   LOCKSTEP_CHECK(step_size >= 1, "[StepLR] expected step_size >= 1, found {}", step_size);
-  return lr * math::portable_pow(gamma, static_cast<double>(step / step_size));
+  return rate_of("StepLR", lr) * math::portable_pow(gamma, static_cast<double>(step / step_size));
 }
 
 double CosineAnnealing::operator()(std::int64_t step) const {
   LOCKSTEP_CHECK(period >= 1, "[CosineAnnealing] expected period >= 1, found {}", period);
   const double angle = std::numbers::pi * static_cast<double>(step) / static_cast<double>(period);
-  return min_lr + (lr - min_lr) * (1.0 + math::portable_cos(angle)) / 2.0;
+  return min_lr + (rate_of("CosineAnnealing", lr) - min_lr) * (1.0 + math::portable_cos(angle)) / 2.0;
 }
 
 double CosineAnnealingWarmRestarts::operator()(std::int64_t step) const {
@@ -65,13 +111,14 @@ double CosineAnnealingWarmRestarts::operator()(std::int64_t step) const {
     since -= length;
     length *= factor;
   }
-  return CosineAnnealing{.lr = lr, .period = length, .min_lr = min_lr}(since);
+  return CosineAnnealing{.lr = rate_of("CosineAnnealingWarmRestarts", lr), .period = length, .min_lr = min_lr}(since);
 }
 
 double PolynomialLR::operator()(std::int64_t step) const {
   LOCKSTEP_CHECK(total_steps >= 1, "[PolynomialLR] expected total_steps >= 1, found {}", total_steps);
+  const double rate = rate_of("PolynomialLR", lr);
   if (step >= total_steps) return 0.0;
-  return lr * math::portable_pow(1.0 - static_cast<double>(step) / static_cast<double>(total_steps), power);
+  return rate * math::portable_pow(1.0 - static_cast<double>(step) / static_cast<double>(total_steps), power);
 }
 
 double CyclicLR::operator()(std::int64_t step) const {
@@ -122,11 +169,13 @@ LRScheduler::LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedul
   LOCKSTEP_CHECK(lr_.size() == 1 || lr_.size() == groups,
                  "[LRScheduler] expected {} schedules, one for each parameter group, found {}", groups, lr_.size());
   for (const Schedule& each : lr_) LOCKSTEP_CHECK(each, "[LRScheduler] has no schedule");
+  if (Schedule first = lr_.front(); take_rate(first, optimizer.lr(0))) lr_.resize(groups, Schedule(lr_.front()));
   for (std::size_t group = lr_.size(); group < groups; ++group)
     LOCKSTEP_CHECK(optimizer.lr(group) == optimizer.lr(0),
                    "[LRScheduler] parameter groups 0 and {} have learning rates {} and {}, and one schedule was given; "
                    "pass one for each of the {} groups",
                    group, optimizer.lr(0), optimizer.lr(group), groups);
+  for (std::size_t group = 0; group < lr_.size(); ++group) take_rate(lr_[group], optimizer.lr(group));
   for (const Schedule& each : lr_) {
     momentum_.push_back(momentum ? momentum : momentum_beside(each));
     LOCKSTEP_CHECK(
@@ -144,20 +193,34 @@ void LRScheduler::set_position(std::int64_t position) {
   position_ = position;
   for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group) {
     const std::size_t of_group = lr_.size() == 1 ? 0 : group;
-    optimizer_.set_lr(lr_[of_group](position), group);
     if (momentum_[of_group]) optimizer_.set_momentum(momentum_[of_group](position), group);
+    optimizer_.set_lr(lr_[of_group](position), group);
   }
 }
 
+std::vector<double> LRScheduler::get_last_lr() const {
+  std::vector<double> rates;
+  for (std::size_t group = 0; group < optimizer_.num_param_groups(); ++group) rates.push_back(optimizer_.lr(group));
+  return rates;
+}
+
+std::map<std::string, double> LRScheduler::state() const {
+  return {{"position", static_cast<double>(position_)}};
+}
+
+std::function<void()> LRScheduler::prepare_load(const std::map<std::string, double>& state) {
+  return [this, position = count_in(state, "LRScheduler", "position")] { set_position(position); };
+}
+
 double MultiStepLR::operator()(std::int64_t step) const {
-  double rate = lr;
+  double rate = rate_of("MultiStepLR", lr);
   for (const std::int64_t milestone : milestones)
     if (milestone <= step) rate *= gamma;
   return rate;
 }
 
 double ExponentialLR::operator()(std::int64_t step) const {
-  return lr * math::portable_pow(gamma, static_cast<double>(step));
+  return rate_of("ExponentialLR", lr) * math::portable_pow(gamma, static_cast<double>(step));
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, ReduceLROnPlateauOptions options)
@@ -185,6 +248,20 @@ void ReduceLROnPlateau::step(double measure) {
   }
   cooling_ = options_.cooldown;
   bad_ = 0;
+}
+
+std::map<std::string, double> ReduceLROnPlateau::state() const {
+  return {{"best", best_}, {"bad_steps", static_cast<double>(bad_)}, {"cooldown", static_cast<double>(cooling_)}};
+}
+
+std::function<void()> ReduceLROnPlateau::prepare_load(const std::map<std::string, double>& state) {
+  constexpr const char* kName = "ReduceLROnPlateau";
+  return [this, best = number_in(state, kName, "best"), bad = count_in(state, kName, "bad_steps"),
+          cooling = count_in(state, kName, "cooldown")] {
+    best_ = best;
+    bad_ = bad;
+    cooling_ = cooling;
+  };
 }
 
 }  // namespace lockstep::optim

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "lockstep/nn/optim/optimizer.h"
@@ -11,12 +14,17 @@ namespace lockstep::optim {
 /// Note [Schedules]
 /// A schedule is a pure function from a step (0, 1, ...) to a value: nothing to save but the position, nothing to
 /// drift. The structs below are such functions, with the closed forms of PyTorch's schedulers; any callable will do. A
-/// "step" is whatever calls LRScheduler::step() is: an optimizer step or an epoch.
+/// "step" is whatever calls LRScheduler::step() is: an optimizer step or an epoch. The value is the rate itself, also
+/// that of a program's own function, which torch's LambdaLR would multiply with the optimizer's.
 using Schedule = std::function<double(std::int64_t step)>;
+
+/// The `lr` of a schedule that was given none: each parameter group's, at the time when the LRScheduler is made. Called
+/// by itself such a schedule throws Error.
+inline constexpr double kRateOfOptimizer = std::numeric_limits<double>::quiet_NaN();
 
 /// lr * gamma^floor(step / step_size).
 struct StepLR {
-  double lr = 0.1;                             ///< at step 0
+  double lr = kRateOfOptimizer;                ///< at step 0
   std::int64_t step_size = 1;                  ///< steps between two changes
   double gamma = 0.1;                          ///< factor of each change
   double operator()(std::int64_t step) const;  ///< the rate at `step`
@@ -24,7 +32,7 @@ struct StepLR {
 
 /// lr * gamma^k for the k milestones that are not above step.
 struct MultiStepLR {
-  double lr = 0.1;                             ///< at step 0
+  double lr = kRateOfOptimizer;                ///< at step 0
   std::vector<std::int64_t> milestones = {};   ///< steps, in rising order
   double gamma = 0.1;                          ///< factor of each change
   double operator()(std::int64_t step) const;  ///< the rate at `step`
@@ -32,7 +40,7 @@ struct MultiStepLR {
 
 /// lr * gamma^step.
 struct ExponentialLR {
-  double lr = 0.1;                             ///< at step 0
+  double lr = kRateOfOptimizer;                ///< at step 0
   double gamma = 0.9;                          ///< factor of each step
   double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
@@ -40,7 +48,7 @@ struct ExponentialLR {
 /// min_lr + (lr - min_lr) * (1 + cos(pi * step / period)) / 2. Loshchilov and Hutter, "SGDR" (2017), without restarts;
 /// torch's CosineAnnealingLR with T_max = period: past it the rate rises again.
 struct CosineAnnealing {
-  double lr = 0.1;                             ///< at step 0
+  double lr = kRateOfOptimizer;                ///< at step 0
   std::int64_t period = 1;                     ///< steps from lr to min_lr
   double min_lr = 0.0;                         ///< the lowest rate
   double operator()(std::int64_t step) const;  ///< the rate at `step`
@@ -49,7 +57,7 @@ struct CosineAnnealing {
 /// SGDR with restarts, torch's CosineAnnealingWarmRestarts: CosineAnnealing again and again, each time over `factor` as
 /// many steps as before.
 struct CosineAnnealingWarmRestarts {
-  double lr = 0.1;                             ///< after each restart
+  double lr = kRateOfOptimizer;                ///< after each restart
   std::int64_t period = 1;                     ///< steps to the first restart, T_0
   std::int64_t factor = 1;                     ///< by which the period grows, T_mult
   double min_lr = 0.0;                         ///< the rate before a restart comes near it
@@ -58,7 +66,7 @@ struct CosineAnnealingWarmRestarts {
 
 /// lr * (1 - step / total_steps)^power, and 0 from total_steps on; torch's PolynomialLR.
 struct PolynomialLR {
-  double lr = 0.1;                             ///< at step 0
+  double lr = kRateOfOptimizer;                ///< at step 0
   std::int64_t total_steps = 5;                ///< to 0
   double power = 1.0;                          ///< 1: a straight line
   double operator()(std::int64_t step) const;  ///< the rate at `step`
@@ -114,14 +122,28 @@ struct LinearWarmup {
   double operator()(std::int64_t step) const;  ///< the rate at `step`
 };
 
+/// What sets the rates of an optimizer and is kept in checkpoints: LRScheduler and ReduceLROnPlateau.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  /// What a checkpoint keeps of it, by name. The rates themselves are kept with the optimizer.
+  virtual std::map<std::string, double> state() const = 0;
+  /// What load_state() does, once everything about the state has been checked: throws Error for the state of another
+  /// kind of scheduler, and for values that none has.
+  virtual std::function<void()> prepare_load(const std::map<std::string, double>& state) = 0;
+  /// Goes on from what state() was. Load the optimizer's state before. Errors as prepare_load(); nothing has changed
+  /// then.
+  void load_state(const std::map<std::string, double>& state) { prepare_load(state)(); }
+};
+
 /// Sets an optimizer's learning rate (and momentum) from a schedule. Position 0 holds from construction on; call step()
 /// after each optimizer.step(). The optimizer must outlive it. Where no schedule of the momentum is given, a OneCycle
 /// cycles that of its parameter groups too, unless its cycle_momentum is off. Throws Error if there is a momentum to
 /// set in an optimizer without.
-class LRScheduler {
+class LRScheduler : public Scheduler {
  public:
-  /// One schedule for all parameter groups. Throws Error if these were made with different rates: say then what each is
-  /// to have.
+  /// One schedule for all parameter groups. Throws Error if these were made with different rates, unless the schedule
+  /// goes by them (kRateOfOptimizer): say then what each is to have.
   LRScheduler(Optimizer& optimizer, Schedule lr, Schedule momentum = {});
   /// A schedule for each parameter group. Throws Error for another number of them.
   LRScheduler(Optimizer& optimizer, std::vector<Schedule> lr, Schedule momentum = {});
@@ -130,8 +152,13 @@ class LRScheduler {
 
   void step() { set_position(position_ + 1); }         ///< goes on by one position
   std::int64_t position() const { return position_; }  ///< argument of the schedule now
+  /// The rates that the optimizer has now, one for each parameter group.
+  std::vector<double> get_last_lr() const;
   /// For resuming. Throws Error if negative.
   void set_position(std::int64_t position);
+  /// The position, as "position".
+  std::map<std::string, double> state() const override;
+  std::function<void()> prepare_load(const std::map<std::string, double>& state) override;
 
  private:
   Optimizer& optimizer_;
@@ -152,12 +179,16 @@ struct ReduceLROnPlateauOptions {
 
 /// Lowers the rates of all parameter groups when a measure stops to improve, as torch's of that name (threshold_mode
 /// "rel"): `plateau.step(validation_loss)` after each evaluation. The optimizer must outlive it.
-class ReduceLROnPlateau {
+class ReduceLROnPlateau : public Scheduler {
  public:
   /// Throws Error unless 0 < factor < 1.
   explicit ReduceLROnPlateau(Optimizer& optimizer, ReduceLROnPlateauOptions options = {});
   void step(double measure);                       ///< takes the next value in
   std::int64_t bad_steps() const { return bad_; }  ///< without improvement
+  /// The best measure, the steps without improvement and those that are not counted yet: "best", "bad_steps",
+  /// "cooldown".
+  std::map<std::string, double> state() const override;
+  std::function<void()> prepare_load(const std::map<std::string, double>& state) override;
 
  private:
   Optimizer& optimizer_;

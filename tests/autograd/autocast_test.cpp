@@ -26,7 +26,7 @@ Tensor classes() {
   return move_values(tensor<std::int64_t>({1, 0, 2}), test_device());
 }
 
-enum class Policy { kLow, kFull, kFullOnCpus, kWidest };
+enum class Policy { kLow, kLowOnGpus, kFull, kFullOnCpus, kWidest };
 
 /// What `run` gives for an x of [3, 4] (or its own inputs) in float32 and in the guard's type.
 struct PolicyCase {
@@ -52,6 +52,22 @@ const PolicyCase kCases[] = {
     {"conv2d_pool_relu", Policy::kLow,
      [](const Tensor& x) {
        return relu(max_pool2d(conv2d(x.view({1, 1, 3, 4}), leaf({2, 1, 2, 1}, 2), leaf({2}, 3)), 2));
+     }},
+    {"addmm", Policy::kLow,
+     [](const Tensor& x) {
+       return addmm(leaf({3, 2}, 4), x, input({4, 2}, 2), 0.5, 2.0);
+     }},
+    {"prelu", Policy::kLow, [](const Tensor& x) { return prelu(x, leaf({4}, 2)); }},
+    {"mv", Policy::kLowOnGpus, [](const Tensor& x) { return x.mv(x.select(0, 1)); }},
+    {"addmv", Policy::kLowOnGpus, [](const Tensor& x) { return addmv(x.select(1, 1), x, x.select(0, 1)); }},
+    {"dot", Policy::kWidest, [](const Tensor& x) { return x.select(0, 1).dot(x.select(0, 2)); }},
+    {"bilinear", Policy::kWidest,
+     [](const Tensor& x) {
+       return bilinear(x, x, x.expand({2, 3, 4}).reshape({6, 4}).narrow(0, 0, 4).view({1, 4, 4}));
+     }},
+    {"grid_sample", Policy::kFullOnCpus,
+     [](const Tensor& x) {
+       return grid_sample(x.view({1, 1, 3, 4}), x.narrow(0, 0, 2).reshape({1, 2, 2, 2}));
      }},
     {"softmax", Policy::kFull, [](const Tensor& x) { return x.softmax(1); }},
     {"log_softmax", Policy::kFull, [](const Tensor& x) { return x.log_softmax(1); }},
@@ -116,6 +132,7 @@ TEST_P(Autocast, PicksTheTypeAndStaysClose) {
         found = GetParam().run(narrow);
       }
       Policy policy = GetParam().policy;
+      if (policy == Policy::kLowOnGpus) policy = test_device().is_cuda() ? Policy::kLow : Policy::kWidest;
       if (policy == Policy::kFullOnCpus) policy = test_device().is_cuda() ? Policy::kWidest : Policy::kFull;
       EXPECT_EQ(name(found.dtype()), name(policy == Policy::kLow ? low : policy == Policy::kFull ? kFloat32 : given));
       const double tolerance = low == kBFloat16 ? 3e-2 : 5e-3;
@@ -165,6 +182,15 @@ TEST(AutocastGuard, CastsAParameterOnceUntilItChanges) {
   (autocast::low(w) * 1.0).sum().backward();
   (autocast::low(w) * 1.0).sum().backward();
   expect_close(w.grad(), full({4, 4}, 2.0, options_of(w)), 0, 0);
+}
+
+TEST(AutocastGuard, CastsImagesToTheTypeOfTheirGrid) {
+  LOCKSTEP_SKIP_WITHOUT_TEST_DEVICE();
+  const Tensor image = cast_values(input({1, 1, 3, 4}, 1, kFloat32), kBFloat16), grid = input({1, 2, 2, 2}, 2);
+  const AutocastGuard guard(kBFloat16, test_device().type);
+  const Tensor found = grid_sample(image, grid);
+  EXPECT_EQ(name(found.dtype()), "float32");
+  EXPECT_EQ(found.to_vector<float>(), grid_sample(image.to(kFloat32), grid).to_vector<float>());
 }
 
 TEST(AutocastGuard, EndsWithItsScopeAndThread) {

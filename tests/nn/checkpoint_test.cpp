@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "lockstep/autograd/ops.h"
 #include "lockstep/core/random.h"
@@ -211,6 +212,43 @@ TEST_F(Checkpoint, KeepsSeveralOptimizers) {
   EXPECT_EQ(weights_sha256(a.net), weights_sha256(b.net));
   Net weights_alone;
   load(weights_alone, path());
+}
+
+TEST_F(Checkpoint, KeepsWhatAPlateauHasSeen) {
+  const std::vector<double> measures{1.0, 0.9, 0.95, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.5, 0.6, 0.6, 0.6};
+  const optim::ReduceLROnPlateauOptions options{.factor = 0.5, .patience = 2, .cooldown = 2};
+  const auto rates = [&](std::size_t stop) {
+    std::vector<double> out;
+    const auto go_on = [&](optim::SGD& sgd, optim::ReduceLROnPlateau& plateau, std::size_t from, std::size_t to) {
+      for (std::size_t i = from; i < to; ++i) {
+        plateau.step(measures[i]);
+        out.push_back(sgd.lr());
+      }
+    };
+    optim::SGD sgd(net.parameters(), {.lr = 1.0});
+    optim::ReduceLROnPlateau plateau(sgd, options);
+    go_on(sgd, plateau, 0, stop);
+    save_checkpoint(path(), net, sgd, {}, &plateau);
+    optim::SGD resumed(net.parameters(), {.lr = 1.0});
+    optim::ReduceLROnPlateau resumed_plateau(resumed, options);
+    load_checkpoint(path(), net, resumed, &resumed_plateau);
+    EXPECT_EQ(resumed_plateau.state(), plateau.state());
+    go_on(resumed, resumed_plateau, stop, measures.size());
+    return out;
+  };
+  const std::vector<double> undisturbed = rates(measures.size());
+  for (std::size_t stop = 0; stop < measures.size(); ++stop) EXPECT_EQ(rates(stop), undisturbed) << stop;
+
+  optim::SGD sgd(net.parameters(), {.lr = 1.0});
+  optim::LRScheduler other(sgd, optim::StepLR{.lr = 1.0});
+  EXPECT_NE(error_of([&] { load_checkpoint(path(), net, sgd, &other); }).find("[LRScheduler] the state to load has no"),
+            std::string::npos);
+  optim::ReduceLROnPlateau plateau(sgd, options);
+  save_checkpoint(path(), net, {sgd}, {}, {&other, &plateau});
+  plateau.step(3.0);
+  load_checkpoint(path(), net, {sgd}, {&other, &plateau});
+  EXPECT_EQ(plateau.state().at("best"), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(SafetensorsFile(path()).metadata().at("lockstep.schedule_position"), "0");
 }
 
 TEST_F(Checkpoint, OfOtherOptimizersChangesNothing) {

@@ -129,6 +129,7 @@ TEST(FunctionModules, Losses) {
   constexpr Reduction kSum = Reduction::sum;
   const std::pair<Tensor, Tensor> pairs[] = {
       {MSELoss(kSum)(a, b), mse_loss(a, b, {kSum})},
+      {MSELoss(kSum)(a, b), mse_loss(a, b, kSum)},
       {L1Loss(kSum)(a, b), l1_loss(a, b, kSum)},
       {SmoothL1Loss(0.3, kSum)(a, b), smooth_l1_loss(a, b, 0.3, kSum)},
       {HuberLoss(0.3, kSum)(a, b), huber_loss(a, b, 0.3, kSum)},

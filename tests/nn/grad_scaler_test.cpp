@@ -89,6 +89,7 @@ TEST(GradScaler, ManyOverflowsLeaveAScaleThatGrows) {
   };
   for (int i = 0; i < 1200; ++i) EXPECT_FALSE(iterate(std::numeric_limits<double>::quiet_NaN()));
   EXPECT_EQ(scaler.scale_factor(), 0x1p-126);
+  EXPECT_EQ(scaler.get_scale(), 0x1p-126);
   GradScaler resumed({.growth_factor = 4, .growth_interval = 1});
   resumed.load_state(scaler.state());
   scaler = resumed;

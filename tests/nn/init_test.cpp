@@ -111,6 +111,15 @@ TEST_F(Init, TruncatedNormalsStayInTheirBounds) {
     EXPECT_NE(error_of([&] { init::trunc_normal_(x, 0.0, std); }).find("[trunc_normal_]"), std::string::npos) << std;
 }
 
+TEST_F(Init, EyeIsTheUnitMatrix) {
+  const Tensor wide = full({2, 3}, 7.0), tall = full({2, 3}, 7.0).t();
+  init::eye_(wide);
+  init::eye_(tall);
+  EXPECT_EQ(wide.to_vector<float>(), (std::vector<float>{1, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(tall.contiguous().to_vector<float>(), (std::vector<float>{1, 0, 0, 1, 0, 0}));
+  EXPECT_NE(error_of([] { init::eye_(ones({3})); }).find("[eye_] expected a matrix, found [3]"), std::string::npos);
+}
+
 TEST_F(Init, DiracPassesChannelsOnAndGainsArePyTorchs) {
   const Tensor x = make_input({1, 4, 5, 5}, 1, kFloat64);
   const Tensor w = empty({4, 2, 3, 3}, {.dtype = kFloat64});

@@ -66,6 +66,16 @@ TEST(BatchNorm2d, TracksStatisticsWhileTraining) {
   expect_close(norm.running_mean, mul(mean, 0.1), 1e-4, 1e-6);
 }
 
+TEST(BatchNorm1d, ForgetsItsStatistics) {
+  BatchNorm1d norm(3);
+  norm(make_input({4, 3}, 1, kFloat32));
+  norm.reset_running_stats();
+  EXPECT_EQ(norm.running_mean.to_vector<float>(), (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(norm.running_var.to_vector<float>(), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(norm.num_batches_tracked.item<std::int64_t>(), 0);
+  BatchNorm1d(3, {.track_running_stats = false}).reset_running_stats();
+}
+
 TEST(BatchNorm1d, CumulativeMeanWithoutMomentum) {
   BatchNorm1d norm(3, {.momentum = std::nullopt});
   const Tensor a = make_input({6, 3}, 1, kFloat32), b = make_input({6, 3}, 2, kFloat32);

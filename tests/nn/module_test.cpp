@@ -78,7 +78,7 @@ TEST(Module, ParametersAreTensorsThatRequireGradients) {
   EXPECT_FALSE(net.counter.requires_grad());
   const Tensor handle = net.scale;
   EXPECT_TRUE(handle.is_same(net.parameters()[0]));
-  net.set_requires_grad(false);
+  net.requires_grad_(false);
   EXPECT_FALSE(handle.requires_grad());
 }
 

@@ -57,6 +57,42 @@ std::string log_of(const std::function<void()>& body) {
   return ::testing::internal::GetCapturedStderr();
 }
 
+// The same in models of other arguments and results.
+struct ForgetfulPair : ModuleOf<ForgetfulPair> {
+  Linear trained{this, "trained", 3, 3};
+  Linear forgotten{3, 4};
+  std::pair<Tensor, std::vector<Tensor>> forward(const Tensor& x, const std::vector<Tensor>& more, bool both) {
+    const Tensor h = trained(both ? x + more.front() : x);
+    return {h, {forgotten(h)}};
+  }
+};
+struct Careful : ModuleOf<Careful> {
+  Linear trained{this, "trained", 3, 3};
+  std::tuple<Tensor, double> forward(const Tensor& x, const std::optional<Tensor>& more) {
+    return {trained(x) * more.value(), 1.0};
+  }
+};
+struct Masked : ModuleOf<Masked> {
+  struct Given {
+    Tensor x;
+  };
+  Tensor forward(const Given& given) { return given.x * 2; }
+};
+
+TEST(Registration, AForgottenLayerOfAModuleOfIsToldOfOnce) {
+  ForgetfulPair net;
+  const Tensor x = ones({2, 3});
+  const std::vector<Tensor> more{ones({2, 3})};
+  const std::string text = log_of([&] { net(x, more, true); });
+  EXPECT_NE(text.find("ForgetfulPair] computes with 2 tensor(s) that require gradients and are not among its"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(log_of([&] { net(x, more, true); }), "");
+  Linear other(3, 3);
+  EXPECT_EQ(log_of([&] { Careful()(other(x), std::optional(other(x))); }), "") << "what it is given is not its own";
+  EXPECT_EQ(log_of([&] { Masked()(Masked::Given{other(x)}); }), "") << "nor what it is given in a struct";
+}
+
 TEST(Registration, AForgottenLayerIsToldOfOnce) {
   Forgetful net;
   const Tensor x = ones({2, 3});

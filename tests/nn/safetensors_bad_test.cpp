@@ -94,6 +94,8 @@ const BadFile kBadFiles[] = {
          R"({"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})"),
      "has 'x' twice"},
     {"FieldTwice", one_tensor(R"("dtype":"F32","dtype":"F64","shape":[2],"data_offsets":[0,8])"), "has 'dtype' twice"},
+    {"AnArchiveOfTorch", std::string("PK\x03\x04\0\0\x08\x08\0\0data.pkl", 18),
+     "so it is an archive of torch.save(), expected a safetensors file; convert it in Python"},
     {"MetadataNotAnObject", with_header(R"({"__metadata__":[1]})"),
      "__metadata__ in the header at offset 8 is not an object"},
     {"MetadataNotText", with_header(R"({"__metadata__":{"k":1}})"),

@@ -103,6 +103,34 @@ TEST(Schedule, SchedulerDrivesTheOptimizer) {
   EXPECT_EQ(adam.momentum(), 0.9);
 }
 
+TEST(Schedule, WithoutARateTakesTheOptimizers) {
+  const Tensor a = make_leaf({1}), b = make_leaf({1});
+  const auto rates = [&](Schedule schedule, int steps) {
+    Adam adam({{{a}, {.lr = 1e-3}}, {{b}, {.lr = 0.5}}});
+    LRScheduler scheduler(adam, std::move(schedule));
+    for (int i = 0; i < steps; ++i) scheduler.step();
+    return scheduler.get_last_lr();
+  };
+  const std::vector<double> given{1e-3, 0.5}, half{0.5e-3, 0.25};
+  EXPECT_EQ(rates(StepLR{.step_size = 3, .gamma = 0.5}, 0), given);
+  EXPECT_EQ(rates(StepLR{.step_size = 3, .gamma = 0.5}, 3), half);
+  EXPECT_EQ(rates(MultiStepLR{.milestones = {2}, .gamma = 0.5}, 2), half);
+  EXPECT_EQ(rates(ExponentialLR{.gamma = 0.5}, 1), half);
+  EXPECT_EQ(rates(CosineAnnealing{.period = 10}, 0), given);
+  EXPECT_EQ(rates(CosineAnnealingWarmRestarts{.period = 4}, 4), given);
+  EXPECT_EQ(rates(PolynomialLR{.total_steps = 4}, 2), half);
+  EXPECT_EQ(rates(LinearWarmup{.steps = 2, .next = CosineAnnealing{.period = 10}}, 1), half);
+  EXPECT_EQ(rates(SequentialLR{{ExponentialLR{}, StepLR{.step_size = 5}}, {1}}, 2), given);
+
+  SGD sgd({a}, {.lr = 0.25});
+  const LRScheduler own(sgd, StepLR{.lr = 2.0});
+  EXPECT_EQ(sgd.lr(), 2.0) << "a rate that was given holds";
+  const std::string error = error_of([] { CosineAnnealing{.period = 10}(1); });
+  EXPECT_NE(error.find("[CosineAnnealing] has no rate; set .lr"), std::string::npos) << error;
+  const std::string mixed = error_of([&] { rates(SequentialLR{{StepLR{}, StepLR{.lr = 1.0}}, {1}}, 0); });
+  EXPECT_NE(mixed.find("and one schedule was given"), std::string::npos) << mixed;
+}
+
 TEST(Schedule, OneCyclesOfSeveralGroupsCycleTheirMomentum) {
   const Tensor a = make_leaf({1}), b = make_leaf({1}), c = make_leaf({1});
   Adam adam({{{a}, {}}, {{b}, {}}, {{c}, {.beta1 = 0.7}}});
@@ -157,6 +185,7 @@ TEST(Schedule, RefusesNonsense) {
   contains(error_of([&] { LRScheduler(sgd, StepLR{}).set_position(-1); }), "position >= 0");
   contains(error_of([&] { LRScheduler(sgd, OneCycle{.total_steps = 20}); }),
            "of parameter group 0 cannot be switched on or off later");
+  EXPECT_EQ(sgd.lr(), SGD({p}).lr()) << "a schedule that was refused has set nothing";
 }
 
 TEST(Schedule, OneCycleLeavesOptimizersWithoutMomentumAlone) {

@@ -42,7 +42,8 @@ TEST(AttentionMasks, OfOtherShapesAreNamed) {
   EXPECT_NE(message({.key_padding_mask = zeros({3, 5}, {.dtype = kBool})}).find("[3, 4], found bool [3, 5]"),
             std::string::npos);
   EXPECT_NE(message({.key_padding_mask = zeros({3, 4})}).find("found float32 [3, 4]"), std::string::npos);
-  EXPECT_NE(error_of([&] { attention(x, y[0], y[0]); }).find("[N, length, 8], found [4, 8]"), std::string::npos);
+  EXPECT_NE(error_of([&] { attention(x, y[0], y[0]); }).find("[N, length, 8], or all of [length, 8], found [4, 8]"),
+            std::string::npos);
 }
 
 TEST(TransformerEncoderLayer, WithTheNormsFirstIsABlock) {
@@ -57,6 +58,29 @@ TEST(TransformerEncoderLayer, WithTheNormsFirstIsABlock) {
   }
   const Tensor x = make_input({3, 5, 8}, 1, kFloat32);
   expect_close(layer(x), block(x), 0, 0);
+}
+
+TEST(Transformer, TakesOneSequenceWithoutABatch) {
+  nn::MultiheadAttention attention(8, 2, {.is_causal = true});
+  const Tensor x = make_input({5, 8}, 1, kFloat32), y = make_input({3, 8}, 2, kFloat32);
+  const Tensor xs = x.unsqueeze(0), ys = y.unsqueeze(0);
+  EXPECT_TRUE(attention(x).equal(attention(xs).squeeze(0)));
+  EXPECT_TRUE(attention(x, y, y).equal(attention(xs, ys, ys).squeeze(0)));
+  const Tensor padding = tensor<bool>({false, false, true, false, true}), of_batch = padding.unsqueeze(0);
+  EXPECT_TRUE(attention(x, x, x, {.key_padding_mask = padding})
+                  .equal(attention(xs, xs, xs, {.key_padding_mask = of_batch}).squeeze(0)));
+  nn::Transformer transformer(8, 2, {.encoder_layers = 1, .decoder_layers = 1, .layer = {.dim_feedforward = 16}});
+  transformer.eval();
+  EXPECT_TRUE(transformer(x, y).equal(transformer(xs, ys).squeeze(0)));
+
+  const auto contains = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  contains(error_of([&] {
+             attention(make_input({5, 6}, 1, kFloat32));
+           }),
+           "[nn::MultiheadAttention] expected x of sizes [N, T, 8] or [T, 8], found [5, 6]");
+  contains(error_of([&] { attention(x, ys, ys); }), "or all of [length, 8], found [1, 3, 8]");
 }
 
 TEST(Transformer, HasPyTorchsNames) {

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/composed_gradients.h"
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
@@ -107,6 +108,9 @@ Tensor grid_sample(const Tensor& x, const Tensor& grid, const GridSampleOptions&
                  "[grid_sample] expected images [n, c, h, w] and a grid [n, h', w', 2], found {} and {}",
                  x.defined() ? to_string(x.sizes()) : "an undefined tensor",
                  grid.defined() ? to_string(grid.sizes()) : "an undefined tensor");
+  // Of one half type on a GPU it is left alone.
+  if (autocast::is_active && (!x.device().is_cuda() || x.dtype() != grid.dtype())) [[unlikely]]
+    return autocast::in_full([&](const auto&... t) { return grid_sample(t..., options); }, x, grid);
   LOCKSTEP_CHECK(
       x.is_floating_point() && grid.dtype() == x.dtype() && grid.device() == x.device(),
       "[grid_sample] expected floating-point images and a grid of one dtype on one device, found {} on {} and "

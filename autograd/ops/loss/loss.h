@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,11 @@ struct MseLossOptions {
 /// Shapes broadcast, as in PyTorch, which warns of it: a target of [N] against an input of [N, 1] compares all pairs.
 /// Throws Error for shapes that do not broadcast, differing dtypes or devices, and dtypes that are not floating point.
 Tensor mse_loss(const Tensor& input, const Tensor& target, MseLossOptions options = {});
+/// The same with the reduction alone, as l1_loss() takes it.
+template <std::same_as<Reduction> R>
+Tensor mse_loss(const Tensor& input, const Tensor& target, R reduction) {
+  return mse_loss(input, target, MseLossOptions{reduction});
+}
 
 /// Options of bce_with_logits().
 struct BceWithLogitsOptions {

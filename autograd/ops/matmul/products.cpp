@@ -23,6 +23,23 @@ Tensor product(const Tensor& a, const Tensor& b, int dims_a, int dims_b, const c
   return matmul(a, b);
 }
 
+/// Under autocast: of the types that the tensors have, the widest.
+template <typename Op, typename... Tensors>
+Tensor in_widest(Op&& op, const Tensor& first, const Tensors&... others) {
+  const autocast::Pause pause;
+  DType widest = first.dtype();
+  const auto look = [&](const Tensor& t) { widest = t.defined() ? promote_types(widest, t.dtype()) : widest; };
+  (look(others), ...);
+  const auto cast = [&](const Tensor& t) { return t.defined() ? t.to(widest) : t; };
+  return op(cast(first), cast(others)...);
+}
+
+/// mv and addmv: PyTorch's autocasting has them in the guard's type on CUDA devices alone.
+template <typename Op, typename... Tensors>
+Tensor by_device(Op&& op, const Tensor& first, const Tensors&... others) {
+  return first.device().is_cuda() ? autocast::in_low(op, first, others...) : in_widest(op, first, others...);
+}
+
 /// x * factor; integers stay integers under whole factors.
 Tensor times(const Tensor& x, double factor) {
   if (factor == 1.0) return x;
@@ -53,13 +70,17 @@ Tensor bmm(const Tensor& a, const Tensor& b) {
   return product(a, b, 3, 3, "bmm", "two batches of matrices");
 }
 Tensor mv(const Tensor& a, const Tensor& b) {
+  if (autocast::is_active && a.defined() && b.defined()) [[unlikely]]
+    return by_device([](const auto&... t) { return mv(t...); }, a, b);
   return product(a, b, 2, 1, "mv", "a matrix and a vector");
 }
 Tensor dot(const Tensor& a, const Tensor& b) {
+  if (autocast::is_active && a.defined() && b.defined()) [[unlikely]]
+    return in_widest([](const auto&... t) { return dot(t...); }, a, b);
   const auto reduces = [](const Tensor& x) { return x.defined() && (x.dtype() == kFloat32 || x.dtype() == kFloat64); };
   // One element of a product is one chain of additions; a sum has many.
   if (reduces(a) && reduces(b) && a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.dim() == 1 &&
-      a.device() == b.device() && !autocast::is_active)
+      a.device() == b.device())
     return sum(a * b);
   return product(a, b, 1, 1, "dot", "two vectors");
 }
@@ -69,19 +90,27 @@ Tensor outer(const Tensor& a, const Tensor& b) {
   return a.unsqueeze(1) * b;
 }
 Tensor addmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return addmm(t..., beta, alpha); }, x, a, b);
   return plus_product(x, product(a, b, 2, 2, "addmm", "two matrices"), beta, alpha, "addmm");
 }
 Tensor baddbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return baddbmm(t..., beta, alpha); }, x, a, b);
   return plus_product(x, bmm(a, b), beta, alpha, "baddbmm");
 }
 
 Tensor addmv(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  if (autocast::is_active && x.defined() && a.defined() && b.defined()) [[unlikely]]
+    return by_device([&](const auto&... t) { return addmv(t..., beta, alpha); }, x, a, b);
   return plus_product(x, product(a, b, 2, 1, "addmv", "a matrix and a vector"), beta, alpha, "addmv");
 }
 Tensor addr(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
   return plus_product(x, outer(a, b), beta, alpha, "addr");
 }
 Tensor addbmm(const Tensor& x, const Tensor& a, const Tensor& b, double beta, double alpha) {
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([&](const auto&... t) { return addbmm(t..., beta, alpha); }, x, a, b);
   return plus_product(x, sum(bmm(a, b), {0}).to(a.dtype()), beta, alpha, "addbmm");
 }
 
@@ -179,6 +208,8 @@ Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Te
   LOCKSTEP_CHECK(a.defined() && b.defined() && weight.defined() && weight.dim() == 3 && a.dim() >= 1 &&
                      a.dim() == b.dim() && a.size(-1) == weight.size(1) && b.size(-1) == weight.size(2),
                  "[bilinear] expected a [*, i], b [*, j] and a weight [out, i, j]");
+  if (autocast::is_active) [[unlikely]]
+    return in_widest([](const auto&... t) { return bilinear(t...); }, a, b, weight, bias);
   const std::int64_t out = weight.size(0), i = weight.size(1), j = weight.size(2);
   // [*, i] x [i, out j] to [*, out, j], then the sum over j.
   const Tensor left = matmul(a, weight.permute({1, 0, 2}).reshape({i, out * j}));

@@ -1,3 +1,4 @@
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/unary/unary.h"
@@ -47,6 +48,8 @@ Tensor prelu(const Tensor& x, const Tensor& weight) {
                  "[prelu] expected x and a weight of one dimension");
   LOCKSTEP_CHECK(weight.is_floating_point(), "[prelu] expected a floating-point weight, found {}",
                  name(weight.dtype()));
+  if (autocast::is_active) [[unlikely]]
+    return autocast::in_low([](const auto&... t) { return prelu(t...); }, x, weight);
   if (weight.numel() == 1) return with_factors(x, weight.reshape(Shape::filled(x.dim(), 1)));
   LOCKSTEP_CHECK(x.dim() >= 2 && x.size(1) == weight.numel(), "[prelu] expected {} channels, found x of sizes {}",
                  weight.numel(), to_string(x.sizes()));

@@ -223,7 +223,7 @@ void check_optimizers(const std::string& path, const nn::Module& module,
 std::unique_ptr<CheckpointByShares> CheckpointByShares::begin(
     const std::string& path, const nn::Module& module,
     const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, const nn::TrainingState& state,
-    ProcessGroup& group, const std::vector<const optim::LRScheduler*>& schedulers) {
+    ProcessGroup& group, const std::vector<const optim::Scheduler*>& schedulers) {
   const NoGradGuard values_only;
   bool divided = ParameterShards::of(module) != nullptr;
   for (optim::Optimizer& each : optimizers) divided = divided || dynamic_cast<ZeroRedundancyOptimizer*>(&each);
@@ -300,7 +300,7 @@ void CheckpointByShares::write(ProcessGroup& group) {
 bool save_checkpoint_by_shares(const std::string& path, const nn::Module& module,
                                const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers,
                                const nn::TrainingState& state, ProcessGroup& group,
-                               const std::vector<const optim::LRScheduler*>& schedulers) {
+                               const std::vector<const optim::Scheduler*>& schedulers) {
   const auto shares = CheckpointByShares::begin(path, module, optimizers, state, group, schedulers);
   if (shares) shares->write(group);
   return shares != nullptr;

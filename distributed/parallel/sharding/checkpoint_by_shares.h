@@ -39,7 +39,7 @@ class CheckpointByShares {
   static std::unique_ptr<CheckpointByShares> begin(
       const std::string& path, const nn::Module& module,
       const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, const nn::TrainingState& state,
-      ProcessGroup& group, const std::vector<const optim::LRScheduler*>& schedulers);
+      ProcessGroup& group, const std::vector<const optim::Scheduler*>& schedulers);
   ~CheckpointByShares();
   CheckpointByShares(const CheckpointByShares&) = delete;
   CheckpointByShares& operator=(const CheckpointByShares&) = delete;
