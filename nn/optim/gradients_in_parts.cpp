@@ -66,9 +66,8 @@ void clear_gradients_elsewhere(const std::vector<Tensor>& parameters) {
 void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function) {
   require_gradients(parameters, function, GradientsInParts::Kind::elsewhere);
   require_gradients(parameters, function, GradientsInParts::Kind::part);
-  const auto is_own = [](const Tensor& parameter) {
-    return has_gradients_of({parameter}, GradientsInParts::Kind::own);
-  };
+  if (!has_gradients_of(parameters, GradientsInParts::Kind::own)) return;
+  const auto is_own = [](const Tensor& each) { return has_gradients_of({each}, GradientsInParts::Kind::own); };
   if (!std::ranges::all_of(parameters, is_own)) require_gradients(parameters, function, GradientsInParts::Kind::own);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <unordered_set>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
@@ -274,6 +275,8 @@ void Division::clear_gradients() {
 
 void Division::clear_gradients_of(const std::vector<Tensor>& some) {
   const NoGradGuard values_only;
+  std::unordered_set<const TensorImpl*> named;
+  for (const Tensor& each : some) named.insert(each.impl());
   for (std::size_t f = 0; f < trained_flats; ++f) {
     Flat& flat = flats[f];
     const auto [own_begin, own_end] = own_range(flat);
@@ -281,7 +284,7 @@ void Division::clear_gradients_of(const std::vector<Tensor>& some) {
     for (std::size_t m = 0; m < flat.members.size(); ++m) {
       const std::size_t p = flat.members[m];
       if (!has_gradient[p]) continue;
-      if (std::ranges::none_of(some, [&](const Tensor& each) { return each.is_same(parameters[p].tensor); })) {
+      if (!named.contains(parameters[p].tensor.impl())) {
         any_left = true;
         continue;
       }
