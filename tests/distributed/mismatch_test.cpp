@@ -199,11 +199,9 @@ TEST_P(MismatchedOver, MessagesBetweenTwoRanksAreNone) {
     group.all_reduce(zeros({0}))->wait();
     group.barrier()->wait();
     if (group.rank() == 1) {
-      const WorkPtr second = [&] {
-        const WorkPtr first = group.recv(early, 0);
-        return group.recv(late, 0);
-      }();
+      const WorkPtr first = group.recv(early, 0), second = group.recv(late, 0);
       second->wait();
+      first->wait();
       EXPECT_EQ(early.to_vector<float>(), std::vector<float>(3, 7.0F));
       EXPECT_EQ(late.to_vector<float>(), std::vector<float>(5, 9.0F));
     }
