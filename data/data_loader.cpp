@@ -16,11 +16,22 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/start_thread.h"
+#include "lockstep/data/cifar.h"
+#include "lockstep/data/mnist.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/resident_dataset.h"
 #include "lockstep/data/wanted.h"
 
 namespace lockstep::data {
+namespace {
+
+// Whether a batch of the set is the rows of its samples, whatever else is in it, and nothing is drawn at random.
+bool is_of_rows(const Dataset& dataset) {
+  return dynamic_cast<const TensorDataset*>(&dataset) || dynamic_cast<const MnistDataset*>(&dataset) ||
+         dynamic_cast<const CifarDataset*>(&dataset);
+}
+
+}  // namespace
 
 // Note [Loader threads]
 // Workers take step numbers in order and put each batch into slot step % slots; the consumer takes them out in order.
@@ -45,6 +56,7 @@ struct Epoch::Impl {
         resident(std::move(resident)),
         options(options),
         shares(shares),
+        is_plain(is_of_rows(*this->dataset) && options.transforms.empty() && !options.collate_fn),
         order(std::move(order)),
         epoch(epoch),
         steps(steps),
@@ -110,8 +122,8 @@ struct Epoch::Impl {
       batch.global_size = global.size() * shares;
       return batch;
     }
-    Batch batch =
-        options.logical_shards > 0 ? of_shards(step, global) : of_samples(step, options.rank, global.begin, part);
+    Batch batch = options.logical_shards > 0 && !is_plain ? of_shards(step, global)
+                                                          : of_samples(step, options.rank, global.begin, part);
     batch.global_size = global.size() * shares;
     return batch;
   }
@@ -206,6 +218,7 @@ struct Epoch::Impl {
   Tensor order_on_device;
   const DataLoaderOptions options;
   const std::int64_t shares;  // of the samples, of which `order` is one
+  const bool is_plain;        // logical shards need not be made one by one
   const std::vector<std::int64_t> order;
   const std::uint64_t epoch;
   const std::int64_t steps;

@@ -92,6 +92,48 @@ class MapDataset : public Dataset {
   std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const final;  ///< get() of each
 };
 
+/// Some samples of another set, in an order of their own. What they draw is what they draw in that set.
+class Subset final : public Dataset {
+ public:
+  /// Of the samples at `indices`, which may repeat. Throws Error for a null set, and for an index out of range.
+  Subset(std::shared_ptr<const Dataset> dataset, std::vector<std::int64_t> indices);
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+  Batch get_batch(std::span<const std::int64_t> indices) const override;
+  std::string content() const override;  ///< of the set, with a checksum of the indices; empty if the set's is
+  std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const override;
+  const std::vector<std::int64_t>& indices() const { return indices_; }  ///< into the other set
+
+ private:
+  std::vector<std::int64_t> inner_of(std::span<const std::int64_t> indices) const;
+
+  std::shared_ptr<const Dataset> dataset_;
+  std::vector<std::int64_t> indices_;
+};
+
+/// Sets one behind the other. A MapDataset's sample draws by its index within its own set.
+class ConcatDataset final : public Dataset {
+ public:
+  /// Throws Error for a null set, and if there is none.
+  explicit ConcatDataset(std::vector<std::shared_ptr<const Dataset>> datasets);
+
+  std::int64_t size() const override { return ends_.back(); }
+  /// Throws Error also where the samples of two sets differ in names, shapes or dtypes.
+  Batch get_batch(std::span<const std::int64_t> indices) const override;
+  std::string content() const override;  ///< of all sets; empty if one's is
+  std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const override;
+
+ private:
+  std::vector<std::shared_ptr<const Dataset>> datasets_;
+  std::vector<std::int64_t> ends_;  // where each set's samples end
+};
+
+/// Divides a set at random, each sample into one of the parts: 50000 to train on and the rest to validate with are
+/// `random_split(set, {50000, set->size() - 50000}, seed)`. The same seed gives the same parts anywhere. Throws Error
+/// for a null set, a negative size, and unless the sizes add up to the set's.
+std::vector<std::shared_ptr<Subset>> random_split(std::shared_ptr<const Dataset> dataset,
+                                                  const std::vector<std::int64_t>& sizes, std::uint64_t seed = 0);
+
 /// Throws Error naming `dataset` unless every index lies in [0, size). For authors of datasets.
 void check_indices(std::span<const std::int64_t> indices, std::int64_t size, const char* dataset);
 

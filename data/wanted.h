@@ -19,6 +19,9 @@ class WantedUntil {
  public:
   WantedUntil(const Dataset& set, const std::atomic<bool>& stopping)
       : set_(set), stopping_(stopping), outer_(std::exchange(current_, this)) {}
+  /// Of `inner`, of which `outer` is made: what that was until now.
+  WantedUntil(const Dataset& outer, const Dataset& inner)
+      : WantedUntil(inner, current_ && &current_->set_ == &outer ? current_->stopping_ : never_) {}
   ~WantedUntil() { current_ = outer_; }
   WantedUntil(const WantedUntil&) = delete;
   WantedUntil& operator=(const WantedUntil&) = delete;
@@ -29,6 +32,7 @@ class WantedUntil {
 
  private:
   static inline thread_local const WantedUntil* current_ = nullptr;
+  static inline const std::atomic<bool> never_ = false;
   const Dataset& set_;
   const std::atomic<bool>& stopping_;
   const WantedUntil* outer_;

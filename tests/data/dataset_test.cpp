@@ -10,6 +10,8 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/partition.h"
+#include "lockstep/data/sampler.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::data {
@@ -201,6 +203,84 @@ TEST(DataLoader, MakesEachLogicalShardOfItsOwnSamples) {
              return batch;
            }),
            "'x' is float64 [2, 2] in one shard and float32 [1, 2] in another; give the tensor one dtype");
+}
+
+// `count` samples from `first` on, each its number, alike in x and y.
+std::shared_ptr<const Dataset> numbered(std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(first + i);
+  return std::make_shared<TensorDataset>(tensor(numbers), tensor(numbers));
+}
+
+std::vector<std::int64_t> numbers_of(const Dataset& set, std::vector<std::int64_t> indices) {
+  const Batch batch = set.get_batch(indices);
+  EXPECT_EQ(batch.size(), static_cast<std::int64_t>(indices.size()));
+  const auto samples = set.get_samples(indices);
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    EXPECT_EQ(samples[i].x.item<std::int64_t>(), batch.y.to_vector<std::int64_t>()[i]);
+  return batch.x.to_vector<std::int64_t>();
+}
+
+TEST(SetsOfOthers, HaveTheirSamples) {
+  using Numbers = std::vector<std::int64_t>;
+  const Subset some(numbered(10, 5), {4, 0, 4});
+  EXPECT_EQ(numbers_of(some, {0, 1, 2, 1}), (Numbers{14, 10, 14, 10}));
+  EXPECT_EQ(numbers_of(some, {}), Numbers{});
+  const ConcatDataset all({numbered(0, 3), numbered(0, 0), numbered(20, 2)});
+  EXPECT_EQ(all.size(), 5);
+  EXPECT_EQ(numbers_of(all, {4, 0, 3, 2, 4}), (Numbers{21, 0, 20, 2, 21}));
+  EXPECT_EQ(numbers_of(all, {}), Numbers{});
+  EXPECT_EQ(some.content(), Subset(numbered(10, 5), {4, 0, 4}).content());
+  EXPECT_NE(some.content(), Subset(numbered(10, 5), {0, 4, 4}).content());
+  EXPECT_NE(all.content(), "");
+
+  const auto parts = random_split(numbered(0, 10), {7, 0, 3}, 5), again = random_split(numbered(0, 10), {7, 0, 3}, 5);
+  ASSERT_EQ(parts.size(), 3u);
+  Numbers seen;
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(parts[i]->indices(), again[i]->indices());
+    seen.insert(seen.end(), parts[i]->indices().begin(), parts[i]->indices().end());
+  }
+  EXPECT_EQ(parts[0]->size(), 7);
+  EXPECT_NE(seen, random_split(numbered(0, 10), {10}, 6)[0]->indices());
+  std::ranges::sort(seen);
+  EXPECT_EQ(seen, (Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+
+  contains(error_of([] { Subset(numbered(0, 3), {0, 3}); }), "[Subset] index 3 is out of range; expected 0 to 2");
+  contains(error_of([&] { (void)all.get_batch(Numbers{5}); }), "[ConcatDataset] index 5 is out of range");
+  contains(error_of([] { ConcatDataset({}); }), "at least one dataset");
+  contains(error_of([] {
+             random_split(numbered(0, 3), {2, 2});
+           }),
+           "the sizes add up to 4, expected those of the dataset");
+}
+
+// What a loader gives a rank with logical shards is what it gives one that has none.
+TEST(SetsOfOthers, AreLoadedInLogicalShards) {
+  const std::shared_ptr<const Dataset> plain = numbered(0, 23);
+  const auto subset = std::make_shared<Subset>(plain, epoch_permutation(23, 0, 0));
+  for (const std::shared_ptr<const Dataset>& set : {plain, std::shared_ptr<const Dataset>(subset)})
+    for (const int rank : {0, 1, 2}) {
+      const DataLoaderOptions options{.batch_size = 9, .shuffle = false, .rank = rank, .world_size = 3};
+      DataLoaderOptions whole = options, sharded = options;
+      whole.rank = 0;
+      whole.world_size = 1;
+      sharded.logical_shards = 4;
+      auto epoch = DataLoader(set, whole).epoch(0);
+      std::vector<Batch> batches;
+      for (const Batch& batch : epoch) batches.push_back(batch);
+      std::size_t step = 0;
+      auto parts = DataLoader(set, sharded).epoch(0);
+      for (const Batch& part : parts) {
+        const Batch& all = batches[step++];
+        const Range shards = partition(4, 3, rank);
+        const std::int64_t begin = partition(all.size(), 4, shards.begin).begin;
+        const std::int64_t end = partition(all.size(), 4, shards.end - 1).end;
+        EXPECT_EQ(part.x.to_vector<std::int64_t>(), rows_of(all, begin, end - begin).x.to_vector<std::int64_t>());
+        EXPECT_EQ(part.global_size, all.size());
+      }
+      EXPECT_EQ(step, 3u);
+    }
 }
 
 }  // namespace
