@@ -9,13 +9,16 @@
 #include <optional>
 
 #include "lockstep/core/check.h"
+#include "lockstep/core/factories.h"
 #include "lockstep/core/parse_number.h"
+#include "lockstep/nn/name_list.h"
 
 namespace lockstep::nn {
 namespace {
 
 constexpr const char* kVersion = "1";
 constexpr const char* kOptimizerType = "lockstep.optimizer";
+constexpr const char* kOptimizerParameters = "lockstep.optimizer_parameters";
 constexpr std::string_view kSchedulePrefix = "lockstep.schedule_";
 constexpr std::string_view kExtraPrefix = "extra.";
 
@@ -83,6 +86,82 @@ std::string_view rest_of(std::string_view name, std::string_view prefix) {
   if (!name.starts_with(prefix)) return {};
   const std::string_view rest = name.substr(prefix.size());
   return !rest.empty() && rest.front() >= '0' && rest.front() <= '9' ? std::string_view() : rest;
+}
+
+// The module's names of an optimizer's parameters, each ended by a newline, with nothing before it where the parameter
+// is not the module's. Empty: a name cannot be written so.
+std::string names_of(const std::vector<Tensor>& parameters, const Module& module) {
+  std::map<const TensorImpl*, std::string> known;
+  for (const auto& [name, tensor] : module.named_parameters()) known.emplace(tensor.impl(), name);
+  std::string names;
+  for (const Tensor& parameter : parameters) {
+    const auto found = known.find(parameter.impl());
+    if (found != known.end() && found->second.find('\n') != std::string::npos) return {};
+    names += (found == known.end() ? "" : found->second) + "\n";
+  }
+  return names;
+}
+
+// The place in the file of each of the optimizer's parameters. Empty: the file, an older one, does not tell.
+std::vector<std::size_t> places_in(const SafetensorsFile& file, std::size_t number, const Module& module,
+                                   const optim::Optimizer& optimizer) {
+  const auto names = file.metadata().find(numbered(kOptimizerParameters, number));
+  if (names == file.metadata().end()) return {};
+  std::map<std::string, const TensorImpl*> tensors;  // a tied one has several names
+  for (const auto& [name, tensor] : module.state(/*remove_duplicate=*/false)) tensors.emplace(name, tensor.impl());
+  // What the module does not have is found by its place among such.
+  std::multimap<const TensorImpl*, std::size_t> saved;
+  std::vector<std::string> saved_names;
+  for (std::size_t at = 0, end; (end = names->second.find('\n', at)) != std::string::npos; at = end + 1) {
+    saved_names.push_back(names->second.substr(at, end - at));
+    const auto found = tensors.find(saved_names.back());
+    saved.emplace(found == tensors.end() ? nullptr : found->second, saved_names.size() - 1);
+  }
+  std::map<const TensorImpl*, std::string> own_names;
+  for (const auto& [name, tensor] : module.named_parameters()) own_names.emplace(tensor.impl(), name);
+  const auto shown = [](const std::string& name) { return name.empty() ? "one that is not the module's" : name; };
+  std::vector<std::size_t> places;
+  detail::NameList only_here, only_there;
+  for (const Tensor& parameter : optimizer.parameters()) {
+    const auto own = own_names.find(parameter.impl());
+    const TensorImpl* const known = own == own_names.end() ? nullptr : own->first;
+    const auto found = saved.lower_bound(known);  // the first of several
+    if (found == saved.end() || found->first != known) {
+      only_here.add(shown(own == own_names.end() ? "" : own->second));
+      continue;
+    }
+    places.push_back(found->second);
+    saved.erase(found);
+  }
+  for (const auto& [tensor, place] : saved) only_there.add(shown(saved_names[place]));
+  LOCKSTEP_CHECK(only_here.empty() && only_there.empty(),
+                 "[{}] the state to load is of other parameters:{}{} give the optimizer those that it was saved with",
+                 optimizer.name(), only_there.text(" the file's optimizer alone has "),
+                 only_here.text(" this one alone has "));
+  return places;
+}
+
+// `state` for an optimizer whose parameter k is its parameter places[k].
+optim::OptimizerStateReader reordered(optim::OptimizerStateReader state, std::vector<std::size_t> places) {
+  std::vector<std::size_t> here(places.size());
+  for (std::size_t k = 0; k < places.size(); ++k) here[places[k]] = k;
+  const auto renamed = [](const std::string& name, const std::vector<std::size_t>& to) {
+    const std::size_t dot = name.rfind('.');
+    const auto number = dot == std::string::npos ? std::nullopt : parse_number<std::size_t>(name.substr(dot + 1));
+    return number && *number < to.size() ? fmt::format("{}.{}", name.substr(0, dot), to[*number]) : name;
+  };
+  std::map<std::string, optim::OptimizerStateReader::Entry> tensors;
+  for (const auto& [name, entry] : state.tensors) tensors.emplace(renamed(name, here), entry);
+  state.tensors = std::move(tensors);
+  state.read = [=, read = std::move(state.read)](const std::string& name, std::int64_t begin, std::int64_t size) {
+    if (name.find('.') != std::string::npos) return read(renamed(name, places), begin, size);
+    // A number for each parameter.
+    const auto saved = read(name, 0, static_cast<std::int64_t>(places.size())).to_vector<std::int64_t>();
+    std::vector<std::int64_t> values;
+    for (std::int64_t k = begin; k < begin + size; ++k) values.push_back(saved[places[static_cast<std::size_t>(k)]]);
+    return tensor(values);
+  };
+  return state;
 }
 
 // Reads `file`, which must outlive it.
@@ -182,6 +261,8 @@ detail::CheckpointContent detail::checkpoint_content(const Module& module,
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     const std::string type = numbered(kOptimizerType, i);
     metadata.emplace(type, optimizers[i].type);
+    if (std::string names = names_of(optimizers[i].parameters, module); !names.empty())
+      metadata.emplace(numbered(kOptimizerParameters, i), std::move(names));
     for (const auto& [key, value] : optimizers[i].scalars) metadata.emplace(type + "." + key, to_text(value));
     for (const NamedTensor& t : optimizers[i].tensors) content.tensors.push_back({tensor_prefix(i) + t.name, t.tensor});
   }
@@ -241,7 +322,13 @@ TrainingState load_checkpoint(const std::string& path, Module& module,
       optimizers.size());
   check_load(module, file);
   for (std::size_t i = 0; i < optimizers.size(); ++i)
-    prepare([&] { return optimizers[i].get().prepare_load(optimizer_state(file, i)); });
+    prepare([&] {
+      optim::OptimizerStateReader saved = optimizer_state(file, i);
+      if (saved.type == optimizers[i].get().name())
+        if (std::vector<std::size_t> places = places_in(file, i, module, optimizers[i]); !places.empty())
+          saved = reordered(std::move(saved), std::move(places));
+      return optimizers[i].get().prepare_load(saved);
+    });
   for (std::size_t i = 0; i < schedulers.size(); ++i)
     prepare([&] { return schedulers[i]->prepare_load(of_schedulers[i]); });
   load(module, file);

@@ -20,6 +20,10 @@ namespace lockstep::nn {
 /// number their random keys from the step on that was loaded, and a loop that uses none of them draws its random
 /// numbers under RandomKeyGuard(step, shard). Where several calls of a step make one of the optimizer (no_sync()), the
 /// loop numbers them itself, by a RandomKeyGuard around each.
+///
+/// The metadata keeps the names of each optimizer's parameters too: a model that declares its layers in another order,
+/// or an optimizer that was given them in another, finds the state of each parameter all the same. Files without these
+/// names, of older versions, are read by the parameters' places.
 
 /// Where a run stands.
 struct TrainingState {
@@ -67,8 +71,8 @@ std::vector<std::string> extra_tensors(const SafetensorsFile& file);
 Tensor read_extra_tensor(const SafetensorsFile& file, const std::string& name);
 
 /// Reads all of it back, in place. Throws Error if a name, shape or dtype does not fit the module, if the optimizer is
-/// of another type or has other settings, if the file holds more optimizers than this one, or if `scheduler` is given
-/// and was not saved, or one of the other kind was. Nothing has changed then.
+/// of another type or has other settings or parameters of other names, if the file holds more optimizers than this one,
+/// or if `scheduler` is given and was not saved, or one of the other kind was. Nothing has changed then.
 TrainingState load_checkpoint(const std::string& path, Module& module, optim::Optimizer& optimizer,
                               optim::Scheduler* scheduler = nullptr);
 /// The same for several optimizers and schedulers, in the order in which they were saved.

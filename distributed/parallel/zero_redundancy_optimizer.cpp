@@ -215,6 +215,7 @@ optim::OptimizerState ZeroRedundancyOptimizer::outline() const {
   const optim::OptimizerState local = local_->state();
   optim::OptimizerState whole;
   whole.type = name();
+  whole.parameters = parameters();
   whole.tensors.push_back({"steps", steps_of_all(local)});
   if (num_param_groups() > 1) whole.tensors.push_back({kGroups, groups_of(*this)});
   for (const Group& each : groups_)
@@ -267,6 +268,7 @@ void ZeroRedundancyOptimizer::consolidate() {
   const bool root = group_->rank() == 0;
   optim::OptimizerState whole;
   whole.type = name();
+  whole.parameters = parameters();
   whole.tensors.push_back({"steps", all_steps});
   if (num_param_groups() > 1) whole.tensors.push_back({kGroups, groups_of(*this)});
   std::size_t first_own = 0;  // own_ is in the order of groups and chunks

@@ -28,6 +28,9 @@ struct OptimizerState {
   std::vector<nn::NamedTensor> tensors;
   /// The first group's "lr" and "momentum", which schedules change, and settings(); another's as "param_groups.1.lr".
   std::map<std::string, double> scalars;
+  /// Those that the numbers stand for. A checkpoint keeps their names, by which load_checkpoint() finds them again;
+  /// where they are left out, it goes by the numbers.
+  std::vector<Tensor> parameters = {};
 };
 
 /// Parameters that are updated with options of their own, such as a weight decay of 0:

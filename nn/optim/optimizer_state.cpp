@@ -27,6 +27,7 @@ OptimizerState Optimizer::state() const {
   const_cast<Optimizer*>(this)->make_state();  // all zero before the first step: the same as absent
   OptimizerState out;
   out.type = name();
+  out.parameters = parameters_;
   out.tensors.push_back({"steps", tensor(steps_)});
   if (num_param_groups() > 1) out.tensors.push_back({kGroups, tensor(groups_of(*this))});
   for (const Bucket& bucket : buckets_)

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 
@@ -270,6 +271,97 @@ TEST_F(Checkpoint, OfOtherOptimizersChangesNothing) {
   EXPECT_NE(error_of([&] {
               load_checkpoint(path(), b.net, {b.adam, b.sgd});
             }).find("[AdamW] the state to load is that of SGD"),
+            std::string::npos);
+}
+
+// Layers of one shape, which only their names tell apart.
+struct Twins : Module {
+  std::unique_ptr<Linear> a, b;
+  explicit Twins(bool b_first) {
+    if (b_first) b = std::make_unique<Linear>(this, "b", 3, 3);
+    a = std::make_unique<Linear>(this, "a", 3, 3);
+    if (!b_first) b = std::make_unique<Linear>(this, "b", 3, 3);
+  }
+  Tensor forward(Tensor x) override { return (*b)(relu((*a)(x))); }
+  std::string after_a_step(optim::Optimizer& optimizer) {
+    optimizer.zero_grad();
+    forward(make_input({5, 3}, 1, kFloat32)).square().sum().backward();
+    optimizer.step();
+    std::string hashes;
+    for (const auto& layer : {a.get(), b.get()}) hashes += weights_sha256(*layer);
+    return hashes;
+  }
+};
+
+TEST_F(Checkpoint, FindsTheStateOfParametersInAnotherOrder) {
+  for (const MakeOptimizer make : {make_sgd, make_adam}) {
+    Twins saved(false);
+    const auto optimizer = make(saved.parameters());
+    saved.after_a_step(*optimizer);
+    optimizer->zero_grad();  // another number of steps for one of them
+    saved.a->weight.set_grad(full({3, 3}, 0.5));
+    optimizer->step();
+    save_checkpoint(path(), saved, *optimizer, {});
+    const std::string expected = saved.after_a_step(*optimizer);
+
+    Twins declared_otherwise(true);
+    const auto first = make(declared_otherwise.parameters());
+    load_checkpoint(path(), declared_otherwise, *first);
+    EXPECT_EQ(declared_otherwise.after_a_step(*first), expected);
+
+    Twins given_otherwise(false);
+    std::vector<Tensor> parameters = given_otherwise.parameters();
+    std::ranges::reverse(parameters);
+    const auto second = make(parameters);
+    load_checkpoint(path(), given_otherwise, *second);
+    EXPECT_EQ(given_otherwise.after_a_step(*second), expected);
+
+    // As older files: by their places.
+    const SafetensorsFile file(path());
+    std::vector<NamedTensor> tensors;
+    for (const SafetensorsEntry& entry : file.entries()) tensors.push_back({entry.name, file.read(entry.name)});
+    Metadata metadata = file.metadata();
+    EXPECT_EQ(metadata.at("lockstep.optimizer_parameters"), "a.weight\na.bias\nb.weight\nb.bias\n");
+    metadata.erase("lockstep.optimizer_parameters");
+    save_safetensors(tensors, path(), metadata);
+    Twins older(false);
+    const auto third = make(older.parameters());
+    load_checkpoint(path(), older, *third);
+    EXPECT_EQ(older.after_a_step(*third), expected);
+  }
+}
+
+TEST_F(Checkpoint, KnowsTheParametersOfGroupsAndOfEachOptimizer) {
+  struct Pair {
+    Twins net{false};
+    optim::SGD first, second;
+    explicit Pair(bool turned)
+        : first({{turned ? std::vector<Tensor>{net.b->weight, net.a->weight}
+                         : std::vector<Tensor>{net.a->weight, net.b->weight},
+                  {.lr = 0.1, .momentum = 0.9}},
+                 {{}, {.lr = 0.2, .momentum = 0.9}}}),
+          second(turned ? std::vector<Tensor>{net.b->bias, net.a->bias} : std::vector<Tensor>{net.a->bias, net.b->bias},
+                 {.lr = 0.1, .momentum = 0.9}) {}
+    std::string after_a_step() {
+      net.after_a_step(first);
+      return net.after_a_step(second);
+    }
+  } saved(false), turned(true), other(false);
+  saved.after_a_step();
+  save_checkpoint(path(), saved.net, {saved.first, saved.second}, {});
+  load_checkpoint(path(), turned.net, {turned.first, turned.second});
+  EXPECT_EQ(turned.after_a_step(), saved.after_a_step());
+
+  const std::string error = error_of([&] { load_checkpoint(path(), other.net, {other.second, other.second}); });
+  EXPECT_NE(error.find("of other parameters: the file's optimizer alone has a.weight, b.weight; this one alone has "
+                       "a.bias, b.bias; give the optimizer those that it was saved with"),
+            std::string::npos)
+      << error;
+  Linear apart(3, 3);
+  optim::SGD more({saved.net.a->bias, apart.bias}, {.momentum = 0.9});
+  EXPECT_NE(error_of([&] {
+              load_checkpoint(path(), saved.net, {saved.first, more});
+            }).find("alone has b.bias; this one alone has one that is not the module's;"),
             std::string::npos);
 }
 
