@@ -113,11 +113,12 @@ void ZeroRedundancyOptimizer::visit_gradients(
     const std::function<void(const Tensor& parameter, const Tensor& grad)>& take) const {
   if (!division_) return Optimizer::visit_gradients(take);
   const NoGradGuard no_grad;
+  std::vector<bool> visited(division_->trained, false);  // by parameter of the division
+  for (std::size_t i = 0; i < places_.size(); ++i)
+    if (has_gradient(i)) visited[places_[i]] = true;
   for (std::size_t f = 0; f < division_->trained_flats; ++f) {
     const Flat& flat = division_->flats[f];
-    if (flat.block == 0 ||
-        std::ranges::none_of(flat.members, [&](std::size_t p) { return division_->has_gradient[p]; }))
-      continue;
+    if (flat.block == 0 || std::ranges::none_of(flat.members, [&](std::size_t p) { return visited[p]; })) continue;
     const LabelScope label(flat.label);
     Tensor all = flat.gradient.defined() ? flat.gradient : zeros({flat.block}, flat.options);
     if (division_->world > 1) {
@@ -127,7 +128,7 @@ void ZeroRedundancyOptimizer::visit_gradients(
     }
     for (std::size_t m = 0; m < flat.members.size(); ++m) {
       const Tensor& parameter = division_->parameters[flat.members[m]].tensor;
-      if (division_->has_gradient[flat.members[m]])
+      if (visited[flat.members[m]])
         take(parameter, elements_of(all, flat.offsets[m], parameter.numel()).view(parameter.sizes()));
     }
   }
@@ -136,8 +137,11 @@ void ZeroRedundancyOptimizer::visit_gradients(
 void ZeroRedundancyOptimizer::multiply_gradients(double factor) {
   if (!division_) return Optimizer::multiply_gradients(factor);
   const NoGradGuard no_grad;
-  for (std::size_t f = 0; f < division_->trained_flats; ++f)
-    if (const Tensor& grad = division_->flats[f].gradient; grad.defined()) grad.mul_(factor);
+  lend_flats();
+  for (const Tensor& share : shares_) {
+    if (Tensor grad = share.grad(); grad.defined()) grad.mul_(factor);
+    share.set_grad({});
+  }
 }
 
 // What the blocks of the group's parameters add up to, on every rank.

@@ -1,6 +1,7 @@
 // Clipping where gradients are divided over ranks: by several optimizers together, and refused where it would take a
 // part for the whole.
 
+#include <algorithm>
 #include <atomic>
 
 #include "lockstep/distributed/job/job.h"
@@ -78,6 +79,38 @@ TEST(Clipping, SeveralOptimizersAreClippedTogether) {
   }
   EXPECT_GT(largest_difference(train(alone, 0, true, false), train(alone, 0, true, true)), 1e-3) << "they must differ";
   EXPECT_NE(error_of([] { clip_grad_norm_({}, 1.0); }).find("at least one optimizer"), std::string::npos);
+}
+
+// Those of another optimizer may lie in the same memory.
+TEST(Clipping, AnOptimizerMultipliesAndVisitsItsOwnGradientsAlone) {
+  const auto gradients = [](const ProcessGroupPtr& group, int zero) {
+    Tower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .logical_shards = 4, .zero = zero});
+    const std::vector<Tensor> all = tower.parameters();
+    std::vector<std::vector<Tensor>> lists(2);
+    for (std::size_t i = 0; i < all.size(); ++i) lists[i % 2].push_back(all[i]);
+    std::vector<std::unique_ptr<optim::Optimizer>> optimizers;
+    for (const std::vector<Tensor>& list : lists) {
+      optimizers.push_back(std::make_unique<optim::SGD>(list, optim::SGDOptions{.lr = 0.5}));
+      if (zero > 1) optimizers.back() = std::make_unique<ZeroRedundancyOptimizer>(std::move(optimizers.back()), step);
+    }
+    step(make_batch(7), tower_loss);
+    optimizers[1]->multiply_gradients(0.25);
+    Values values(all.size());
+    for (const auto& each : optimizers)
+      each->visit_gradients([&](const Tensor& parameter, const Tensor& grad) {
+        const auto place = std::ranges::find_if(all, [&](const Tensor& other) { return other.is_same(parameter); });
+        const std::vector<double> found = grad.to_vector<double>();
+        std::vector<double>& of_one = values[static_cast<std::size_t>(place - all.begin())];
+        of_one.insert(of_one.end(), found.begin(), found.end());
+      });
+    return values;
+  };
+  const Values expected = gradients(make_single_process_group(), 0);
+  run_on({3, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    for (const int zero : {2, 3}) EXPECT_EQ(gradients(group, zero), expected) << "ZeRO-" << zero;
+  });
 }
 
 // Each rank would scale by the norm of its own part, and what all ranks have alike would drift apart.
