@@ -147,8 +147,8 @@ void Program::Options::add_common() {
       ->group(how);
   app.add_flag(
          "--zero{1}", workers.zero,
-         "ddp: divide the optimizer's state over the processes (ZeRO-1); write --zero=2, with the =, for gradients "
-         "too, --zero=3 for parameters too; in lockstep mode the same bits")
+         "ddp: divide the optimizer's state over the processes (ZeRO-1); --zero 2: gradients too, --zero 3: parameters "
+         "too; in lockstep mode the same bits")
       ->check(CLI::IsMember({1, 2, 3}))
       ->group(how);
   app.add_option(

@@ -1,7 +1,7 @@
 // What every program on the run takes from its command line.
 
 #include <fcntl.h>
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -40,6 +40,27 @@ TEST(Parse, UnderscoresInNamesAreDashesAndValuesStay) {
   EXPECT_EQ(b, "--c_d");
   EXPECT_TRUE(flag);
   EXPECT_EQ(rest, (std::vector<std::string>{"x_y", "--e_f"}));
+}
+
+TEST(Parse, AFlagThatStandsForANumberTakesTheNextWordIfThatIsOne) {
+  const auto parsed = [](Arguments words) {
+    CLI::App app;
+    int level = 0;
+    bool plain = false;
+    std::vector<std::string> rest;
+    app.add_flag("--some-level{1}", level)->check(CLI::IsMember({1, 2, 3}));
+    app.add_flag("--plain", plain);
+    app.add_option("REST", rest);
+    words.insert(words.begin(), "program");
+    command_line::parse(app, static_cast<int>(words.size()), words.data());
+    return fmt::format("{} {} {}", level, plain, fmt::join(rest, ","));
+  };
+  EXPECT_EQ(parsed({"--some_level", "3", "--plain"}), "3 true ");
+  EXPECT_EQ(parsed({"--some-level=2", "3"}), "2 false 3");
+  EXPECT_EQ(parsed({"--some-level", "--plain", "3"}), "1 true 3");
+  EXPECT_EQ(parsed({"--some-level", "x"}), "1 false x");
+  EXPECT_EQ(parsed({"--plain", "--some-level"}), "1 true ");
+  EXPECT_THROW(parsed({"--some-level", "4"}), command_line::UsageError);
 }
 
 TEST(Parse, AProgramBeginsWithTheFirstWordThatIsNoOption) {
@@ -136,7 +157,7 @@ TEST(Program, HelpSaysDefaultsAndNamesFlagsAlone) {
   EXPECT_EQ(outcome.status, 0);
   for (const char* text :
        {"--epochs INT:1 or more=7 ", "--batch-size INT:1 or more=64\n", "--seed UINT:0 or more=1 ", "86400=300\n",
-        "--accumulate INT=1 ", "nccl}=auto\n", "  --zero  ", "  --no-graph  ", "write --zero=2"})
+        "--accumulate INT=1 ", "nccl}=auto\n", "  --zero  ", "  --no-graph  ", "--zero 2: "})
     EXPECT_NE(help.find(text), std::string::npos) << text << " is missing in\n" << help;
 }
 

@@ -52,6 +52,13 @@ bool takes_next_word(const CLI::App& app, const std::string& word) {
   return option && option->get_items_expected_max() > 0;
 }
 
+// Whether `word` is a flag that stands for a number, such as one declared as "--zero{1}": "--zero 3" is "--zero=3".
+bool stands_for_a_number(const CLI::App& app, const std::string& word) {
+  const CLI::Option* const option = app.get_option_no_throw(word);
+  return option && option->get_items_expected_max() == 0 &&
+         parse_number<std::int64_t>(option->get_flag_value(word.substr(word.find_first_not_of('-')), ""));
+}
+
 }  // namespace
 
 bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::string>* program) {
@@ -68,6 +75,9 @@ bool parse(CLI::App& app, int argc, const char* const* argv, std::vector<std::st
     if (is_option && i + 1 < words.size() && takes_next_word(app, own.back())) {
       refuse_empty_items(app, own.back(), words[i + 1]);
       own.push_back(words[++i]);
+    } else if (is_long && i + 1 < words.size() && stands_for_a_number(app, own.back()) &&
+               parse_number<std::int64_t>(words[i + 1])) {
+      own.back() += "=" + words[++i];
     }
   }
   if (program) {

@@ -11,7 +11,8 @@ namespace lockstep::command_line {
 
 /// Note [Names of options]
 /// Underscores in the name of an option are dashes: --nproc_per_node=2 is --nproc-per-node=2, as with torchrun, whose
-/// users have both in their scripts. Values are left as they are, and so is everything after "--".
+/// users have both in their scripts. Values are left as they are, and so is everything after "--". A flag that stands
+/// for a number, and so takes another after "=", takes one from the next word too: --zero 3 is --zero=3.
 
 /// Parses main's arguments into the variables that `app` was given. Returns false if --help asked for the help, which
 /// is then on stdout. Throws UsageError, in one line, for what CLI11 refuses.
