@@ -77,9 +77,11 @@ struct PipelineParallelOptions {
 ///   });
 ///
 /// Micro-batches are the shares of the training step (Note [Shares]): its slices, or in lockstep mode the logical
-/// shards. All ranks call step() with the same batch. The loss function is called on the last stage alone; `net` there
-/// is a module whose forward() returns what the last layer has given. What is drawn at random is keyed by micro-batch
-/// and by the draws before it in the whole model, so it does not depend on the number of stages.
+/// shards. All ranks call step() with the same batch: inputs are taken from the first stage's and targets from the
+/// last's, and a warning says so if they are not of the same batch (as far as it is on CPUs). The loss function is
+/// called on the last stage alone; `net` there is a module whose forward() returns what the last layer has given. What
+/// is drawn at random is keyed by micro-batch and by the draws before it in the whole model, so it does not depend on
+/// the number of stages.
 ///
 /// A parameter of several layers (tied embeddings) is on each of their stages. Its gradient is added up from the last
 /// layer to the first, as one backward pass would: of each logical shard in lockstep mode, so that bits are those of

@@ -1,14 +1,17 @@
 // The stages' part in the training step.
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
 #include "lockstep/autograd/engine.h"
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
+#include "lockstep/core/checksum.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/core/log.h"
 #include "lockstep/distributed/parallel/sharding/division.h"
 #include "lockstep/distributed/parallel/shares.h"
 #include "lockstep/distributed/pipeline_parallel/pipeline_state.h"
@@ -24,6 +27,31 @@ struct LastOutput final : nn::Module {
   Tensor forward(Tensor) override { return output; }
   Tensor output;
 };
+
+/// A checksum of a batch in host memory: of a large tensor some blocks, so that it takes no time to speak of. 0: it is
+/// not there, or not all of it.
+std::uint64_t mark_of(const data::Batch& batch) {
+  constexpr std::size_t kPiece = 4096, kPieces = 64;
+  static_assert(kPiece % Checksum::kBlock == 0);
+  Checksum mark;
+  bool is_here = true;
+  batch.for_each([&](const std::string&, const Tensor& values) {
+    is_here = is_here && !values.device().is_cuda();
+    if (!is_here) return;
+    const Tensor dense = as_contiguous(values.detach());
+    const LibraryAccess access;
+    const auto* const bytes = static_cast<const std::byte*>(dense.raw_data());
+    const std::size_t pieces = (dense.nbytes() + kPiece - 1) / kPiece, taken = std::min(pieces, kPieces);
+    Checksum of_tensor;
+    for (std::size_t i = 0; i < taken; ++i) {
+      const std::size_t piece = taken > 1 ? i * (pieces - 1) / (taken - 1) : 0;
+      of_tensor.update(bytes + piece * kPiece, std::min(kPiece, dense.nbytes() - piece * kPiece));
+    }
+    const std::array<std::uint64_t, Checksum::kBlock / sizeof(std::uint64_t)> word{of_tensor.value()};
+    mark.update(word.data(), sizeof word);
+  });
+  return is_here ? mark.value() : 0;
+}
 
 }  // namespace
 
@@ -81,6 +109,7 @@ class PipelineRunner final : public StepRunner {
   std::map<std::pair<std::int64_t, int>, Held> held_;  // by micro-batch and chunk
   std::vector<double> losses_, counts_;                // by micro-batch
   std::vector<std::vector<double>> rows_;              // of totals, in lockstep mode
+  bool warned_ = false;                                // that stages have different batches
 };
 
 std::unique_ptr<StepRunner> PipelineParallel::State::make_runner(const TrainingStepOptions& options, ShardSums* sums) {
@@ -277,11 +306,15 @@ void PipelineRunner::send_input_gradient(const PipelineAction& action, const Ten
 void PipelineRunner::share_totals() {
   const std::size_t n = shares_.size();
   if (state_.stages() > 1) {
-    std::vector<double> all(2 * n + 2);
+    const std::uint64_t mark = mark_of(part_);
+    constexpr std::size_t kMore = 4;  // whether losses counted, samples, the mark in two halves
+    std::vector<double> all(2 * n + kMore);
     std::ranges::copy(losses_, all.begin());
     std::ranges::copy(counts_, all.begin() + static_cast<std::ptrdiff_t>(n));
     all[2 * n] = counted_ ? 1.0 : 0.0;
-    all.back() = static_cast<double>(part_.size());
+    all[2 * n + 1] = static_cast<double>(part_.size());
+    all[2 * n + 2] = static_cast<double>(mark >> 32);
+    all[2 * n + 3] = static_cast<double>(mark & 0xffffffffu);
     const Tensor totals = move_values(tensor(all), state_.module.device());
     static const OperationLabel label("losses of the micro-batches, from the last stage");
     const LabelScope scope(label);
@@ -290,13 +323,22 @@ void PipelineRunner::share_totals() {
     std::copy_n(all.begin(), n, losses_.begin());
     std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(n), n, counts_.begin());
     counted_ = all[2 * n] != 0.0;
-    if (const auto theirs = static_cast<std::int64_t>(all.back()); theirs != part_.size()) {
+    const auto theirs = static_cast<std::int64_t>(all[2 * n + 1]);
+    const std::uint64_t their_mark =
+        static_cast<std::uint64_t>(all[2 * n + 2]) << 32 | static_cast<std::uint64_t>(all[2 * n + 3]);
+    if (theirs != part_.size()) {
       const std::string message = fmt::format(
           "[pipeline] stage {} of {} was given {} sample(s), the last stage {}; give all stages the same batch",
           state_.group->rank(), state_.stages(), part_.size(), theirs);
       state_.group->abort(message);
       throw Error(message);
     }
+    if (state_.is_mine(0) && mark != their_mark && mark != 0 && their_mark != 0 && !std::exchange(warned_, true))
+      logging::warn(
+          "[pipeline] at step {} the first of {} stages was given another batch of {} samples than the last one, which "
+          "takes the targets from its own: give all stages the same batch, from loaders of the same seed that have "
+          "gone equally far, whose world size is the number of pipelines",
+          step_, state_.stages(), part_.size());
   }
   double sum = 0.0;
   for (std::size_t i = 0; i < n; ++i) {

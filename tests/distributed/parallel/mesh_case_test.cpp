@@ -188,6 +188,23 @@ TEST(MeshErrors, OfRanksThatDisagreeEndAll) {
                  group.barrier()->wait();
                }),
            "[pipeline] stage 0 of 2 was given 8 sample(s), the last stage 6; give all stages the same batch");
+  // Of other values, which are a warning, as the last stage's inputs may be anything.
+  const auto log_of = [](bool same) {
+    ::testing::internal::CaptureStderr();
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Chain model(0.0, 1);
+      const PipelineParallel pipeline(model, model.layers(), {.group = group});
+      TrainingStep step(model, {.group = make_single_process_group(), .accumulate = 2, .model_part = pipeline.part()});
+      for (std::uint32_t i = 0; i < 3; ++i)
+        step(tokens_of(8, same || i == 0 || group->rank() == 0 ? i : i + 9),
+             [&](nn::Module& net, const data::Batch& part) { return net.forward(part.x).square().mean(); });
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string log = log_of(false), what = "the first of 2 stages was given another batch of 8 samples";
+  EXPECT_NE(log.find("at step 1 " + what), std::string::npos) << log;
+  EXPECT_EQ(log.find("another batch", log.find(what) + what.size()), std::string::npos) << "once: " << log;
+  EXPECT_EQ(log_of(true), "");
   // Whichever stage hears of it first.
   const std::vector<std::string> errors = errors_of_ranks(2, Link::in_process, Milliseconds(3000), [](ProcessGroup& g) {
     Chain model(0.0, 1);
