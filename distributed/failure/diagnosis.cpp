@@ -17,6 +17,10 @@ bool is_live(const Observation& seen) {
   return seen.answered && seen.state->ended_by.empty() && !seen.state->left;
 }
 
+bool has_caught_exception(const Observation& seen) {
+  return seen.state && !seen.state->exception.empty();
+}
+
 /// The number of collectives that the foremost rank in one has begun; 0 if no rank is in one.
 std::uint64_t front_of(const std::vector<Observation>& observations) {
   std::uint64_t front = 0;
@@ -92,13 +96,13 @@ class Verdicts {
     for (int r = 0; r < static_cast<int>(observations.size()); ++r) verdicts_.push_back(first_look(r));
     // Some have gone on after an exception, and others have had none. One that waits may have dealt with it: then a
     // rank that has died is the cause.
-    const auto threw = [](const Observation& seen) { return seen.state && !seen.state->exception.empty(); };
-    if (std::ranges::all_of(observations, threw)) return;
+    if (std::ranges::all_of(observations, has_caught_exception)) return;
     const bool one_is_dead = std::ranges::any_of(verdicts_, [](Verdict verdict) {
       return verdict == Verdict::ended || verdict == Verdict::gone || verdict == Verdict::stopped;
     });
     for (std::size_t r = 0; r < verdicts_.size(); ++r)
-      if (threw(observations[r]) && (!one_is_dead || verdicts_[r] > Verdict::gone)) verdicts_[r] = Verdict::threw;
+      if (has_caught_exception(observations[r]) && (!one_is_dead || verdicts_[r] > Verdict::gone))
+        verdicts_[r] = Verdict::threw;
   }
 
   Verdict verdict(int rank) const { return verdicts_[static_cast<std::size_t>(rank)]; }
@@ -155,8 +159,8 @@ class Verdicts {
       case Verdict::left:
         return fmt::format("left the group in good order, {}", place(seen));
       case Verdict::threw:
-        return fmt::format("ended a step with an exception, which the program has caught: {}; {}{}",
-                           seen.state->exception, seen.state->left ? "then left the group, " : "", place(seen));
+        return fmt::format("threw an exception, which the program has caught: {}; {}{}", seen.state->exception,
+                           seen.state->left ? "then left the group, " : "", place(seen));
       case Verdict::ended:
         return fmt::format("{}; {}", seen.state->ended_by, place(seen));
     }
@@ -213,7 +217,7 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
     case Verdict::ended:
       return {};
     case Verdict::threw:
-      return "a rank that catches what its step has thrown must not go on alone: let it end, or abort() its group";
+      return "a rank that catches what was thrown on it must not go on alone: let it end, or abort() its group";
     case Verdict::left:
       return fmt::format("all ranks must make the same number of calls: look why {} ended earlier than the others",
                          who);
@@ -328,6 +332,12 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     remedies = remedy(worst, {}, {});
   }
   if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
+  if (worst == Verdict::mismatched && std::ranges::all_of(observations, has_caught_exception)) {
+    causes += fmt::format("; every rank had caught an exception before ({})", observations.front().state->exception);
+    remedies =
+        "ranks can leave out a step that throws where they have made the same calls in it, and with unequal numbers of "
+        "logical shards they have not: look before a step for what may throw, or end and go on from a checkpoint";
+  }
   // Nor need anybody be behind where a rank of this group, or of a part of it, knows what it was sent, and by whom.
   for (int r = 0; r < world && worst < Verdict::threw && worst != Verdict::gone && worst != Verdict::stopped; ++r) {
     const auto& state = observations[static_cast<std::size_t>(r)].state;

@@ -274,7 +274,7 @@ TEST(Diagnosis, ARankThatHasCaughtAnExceptionIsTheCauseUnlessAnotherHasDied) {
   left.state->left = true;
   gone.answered = false;
   gone.fate = ProcessFate::gone;
-  const std::string told = "rank 1 ended a step with an exception, which the program has caught: out of milk; ";
+  const std::string told = "rank 1 threw an exception, which the program has caught: out of milk; ";
   EXPECT_TRUE(headline({waits, left, waits}).starts_with(told + "then left the group, last seen after all_reduce #17"));
   EXPECT_TRUE(headline({waits, other}).starts_with(told + "last seen in all_reduce #18"));
   EXPECT_TRUE(headline({waits, left, gone}).starts_with(told));
@@ -282,6 +282,8 @@ TEST(Diagnosis, ARankThatHasCaughtAnExceptionIsTheCauseUnlessAnotherHasDied) {
   EXPECT_TRUE(headline({waits, left, gone}).starts_with("rank 2 is gone"));
   EXPECT_TRUE(headline({waits, left, waits}).starts_with(told));
   EXPECT_TRUE(headline({other, left}).starts_with("rank 1 is alive")) << "all have had one, and go on alike";
+  left.state->called = 19;
+  EXPECT_NE(headline({left, other}).find("every rank had caught an exception before ("), std::string::npos);
 }
 
 TEST(Diagnosis, WithoutTheStoreOnlyThePeerIsKnownToBeMissing) {

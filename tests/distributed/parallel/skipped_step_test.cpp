@@ -35,6 +35,32 @@ TEST(SkippedStep, IsAnErrorInLockstepMode) {
   });
 }
 
+// Of 8 shards the last rank has two, and has sent its losses when the second backward() throws; the others have not.
+TEST(SkippedStep, OnAllRanksAtOtherPlacesIsToldAsSuch) {
+  run_on({3, Link::in_process}, [](const ProcessGroupPtr& group) {
+    Net net;
+    set_weights(net);
+    DistributedDataParallel ddp(net, group, {.logical_shards = 8});
+    int calls = 0;
+    bool throws = false;
+    net.fc1.weight.register_hook([&](const Tensor&) {
+      if (++calls == 2 && throws) throw std::out_of_range("a bad sample");
+    });
+    const std::string error = error_of([&] {
+      for (int i = 0; i < 4; ++i) {
+        calls = 0;
+        throws = i == 2;
+        try {
+          ddp.step(make_batch(16, static_cast<std::uint32_t>(i)),
+                   [&](const data::Batch& part) { return mean_loss(net, part); });
+        } catch (const std::out_of_range&) {
+        }
+      }
+    });
+    EXPECT_NE(error.find("every rank had caught an exception before (a bad sample)"), std::string::npos) << error;
+  });
+}
+
 struct Renormalizing : nn::Module {
   nn::Embedding words{this, "words", kClasses, kFeatures, {.max_norm = 0.5}};
   nn::Linear fc{this, "fc", kFeatures, kClasses};

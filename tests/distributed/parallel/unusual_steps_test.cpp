@@ -62,7 +62,7 @@ std::vector<std::string> errors_after(const std::function<void(DistributedDataPa
 }
 
 TEST(UnusualSteps, AnExceptionThatOneRankCatchesIsNamedOnTheOthers) {
-  const std::string cause = "rank 1 ended a step with an exception, which the program has caught: out of milk; ";
+  const std::string cause = "rank 1 threw an exception, which the program has caught: out of milk; ";
   const auto has = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
@@ -84,7 +84,7 @@ TEST(UnusualSteps, AnExceptionThatOneRankCatchesIsNamedOnTheOthers) {
       if (group.rank() == 0) throw;
     }
   });
-  has(errors[0], "rank 1 ended a step with an exception, which the program has caught: ");
+  has(errors[0], "rank 1 threw an exception, which the program has caught: ");
 }
 
 TEST(UnusualSteps, AnExceptionIsForgottenWithACollectiveThatEndsWell) {
