@@ -217,6 +217,7 @@ void Run::State::train_epoch(std::int64_t epoch) {
       }
     }
     if (stopped_by != 0) stopping = true;
+    meet_at_stop();
     if (done == total_steps || stopping) break;
     if (save && done % loader.steps_per_epoch() == 0)
       saves_after_epoch = true;
@@ -385,6 +386,7 @@ Result Run::train() {
     if (run.stopped_by != 0) break;
     run.end_epoch(epoch);
   }
+  run.meet_at_stop();
   return run.finish();
 }
 

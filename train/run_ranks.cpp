@@ -1,5 +1,7 @@
 // What the ranks of one training must have alike.
 
+#include <utility>
+
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/checksum.h"
@@ -86,6 +88,13 @@ void Run::State::check_weights() {
       "rate or rounding mode, a broken memory). Nothing is saved; go on from the last checkpoint with --resume auto, "
       "and find the step by --trace-hashes and lockstep-bisect",
       done, found->ranks);
+}
+
+void Run::State::meet_at_stop() {
+  if (!stopping || stopped_by != 0 || done >= total_steps || !group || std::exchange(met_at_stop, true)) return;
+  static const distributed::OperationLabel label("run.stop(), which every rank must call after the same step");
+  const distributed::LabelScope scope(label);
+  group->barrier()->wait();
 }
 
 }  // namespace lockstep::training

@@ -60,6 +60,8 @@ struct Run::State {
   void check_order(std::int64_t epoch);
   /// In lockstep mode: throws Error if ranks have come apart. A collective.
   void check_weights();
+  /// Where all ranks have called stop(). A collective, so that one that did it alone is named.
+  void meet_at_stop();
 
   // --- run_checkpoint.cpp ---
   void resume();
@@ -119,6 +121,7 @@ struct Run::State {
   std::int64_t samples = 0;  // of this run
   double seconds = 0.0;      // of its steps
   bool stopping = false;
+  bool met_at_stop = false;
   int stopped_by = 0;
   bool ended = false;
   bool saves_after_epoch = false;  // a checkpoint is due at this step, the last of its epoch

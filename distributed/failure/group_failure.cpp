@@ -114,11 +114,17 @@ ProcessGroupError GroupFailure::tell(const OperationFailure& failure) {
 // What this group's ranks know goes into the parent's report, which is the only one.
 ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
   const std::string where = std::string(kInPart) + ranks_text(place_.ranks);
-  const std::string what = fmt::format("{} {}", failure.operation.empty() ? "an operation" : failure.operation, where);
+  // What a part of this part has told names its ranks, and knows the cause.
+  const bool is_told = failure.cause.starts_with(kInPart);
+  const std::string operation = failure.operation.empty() ? "an operation" : failure.operation;
+  const std::string what = is_told ? operation : fmt::format("{} {}", operation, where);
   GroupFailure& parent = *place_.parent;
   parent.look_for_reports();
   std::string cause;
-  if (!parent.failing()) {
+  if (is_told) {
+    cause = failure.cause;
+    parent.fail({what, cause, -1});
+  } else if (!parent.failing()) {
     const Diagnosis diagnosis = monitor_ ? monitor_->diagnose(failure) : Diagnosis{};
     // The parent keeps the word that comes first: it must be the cause, not that somebody has told of one.
     const std::string& known = diagnosis.reported.empty() ? failure.cause : diagnosis.reported;

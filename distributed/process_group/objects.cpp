@@ -15,9 +15,11 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 30;
 
 using Counts = std::vector<std::int64_t>;
 
+// What the caller has said that it is for, if anything.
 LabelScope object_scope() {
   static const OperationLabel label("object");
-  return LabelScope(label);
+  const OperationLabel outer = LabelScope::current();
+  return LabelScope(outer.empty() ? label : outer);
 }
 
 void check_size(std::int64_t bytes, const char* what) {

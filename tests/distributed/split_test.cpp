@@ -226,6 +226,8 @@ TEST_P(SplitFailure, OfAPartOfAPartEndsAllGroups) {
     expect_in(errors[static_cast<std::size_t>(rank)], "rank 1 aborted on this rank: out of tea");
   expect_in(errors[0], "[Rank 0] all_reduce #0 (float32 [4], sum) in the group of ranks 0, 1 failed: ");
   expect_in(errors[2], "[Rank 2] barrier #1 in the group of ranks 0-2 failed: ");
+  for (const std::string& error : errors)
+    EXPECT_EQ(error.find("in the group of ranks 0-2: in the group"), std::string::npos) << error;
   expect_in(errors[3], "[Rank 3] barrier #");
 }
 

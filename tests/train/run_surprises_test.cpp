@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -243,6 +244,39 @@ TEST_F(RunSurprises, ModulesOfEachRankAreNotSavedFromRank0) {
 }
 
 // What a callback, a sampler or a broken memory may do to one rank.
+TEST_F(RunSurprises, ARankThatStopsAloneIsNamedWithTheCall) {
+  for (const bool alone : {true, false}) {
+    std::array<std::string, 2> found;
+    testing::run_ranks(
+        2, testing::Link::in_process,
+        [&](distributed::ProcessGroup& group) {
+          manual_seed(3);
+          Net net;
+          distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+          optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
+          const data::DataLoader loader(samples(), {.batch_size = 8, .rank = group.rank(), .world_size = 2});
+          training::Run run(
+              step, optimizer, loader,
+              [](nn::Module& module, const data::Batch& part) { return cross_entropy(module.forward(part.x), part.y); },
+              {.epochs = 2, .progress = Progress::none});
+          run.callbacks().on_step_end = [&](std::int64_t number, const Tensor&) {
+            if (number == 1 && (group.rank() == 0 || !alone)) run.stop();
+          };
+          try {
+            EXPECT_EQ(run.train().steps, 2);
+          } catch (const Error& error) {
+            found[static_cast<std::size_t>(group.rank())] = error.what();
+          }
+        },
+        std::chrono::milliseconds(2'000));
+    for (const std::string& error : found) {
+      EXPECT_EQ(error.find("run.stop(), which every rank must call") != std::string::npos, alone) << error;
+      EXPECT_EQ(error.find("mismatched collectives: rank 1 called all_reduce") != std::string::npos, alone) << error;
+      EXPECT_EQ(error.empty(), !alone) << error;
+    }
+  }
+}
+
 TEST_F(RunSurprises, RanksThatComeApartAreTold) {
   const auto errors = [&](std::int64_t first_of_rank1, bool meddles) {
     std::array<std::string, 2> found;

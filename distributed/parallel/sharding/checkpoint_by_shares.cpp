@@ -202,7 +202,8 @@ std::string checksums_of(const nn::detail::SafetensorsLayout& layout, const Open
 
 void check_optimizers(const std::string& path, const nn::Module& module,
                       const std::vector<std::reference_wrapper<optim::Optimizer>>& optimizers, ProcessGroup& group) {
-  static const OperationLabel label("whether the optimizers of a checkpoint are of its module");
+  static const OperationLabel label(
+      "save_checkpoint(), which every rank must call: whether its optimizers are of its module");
   const LabelScope scope(label);
   std::string failure;
   if (optimizers.empty()) failure = "there is no optimizer to write to " + path;

@@ -209,6 +209,22 @@ INSTANTIATE_TEST_SUITE_P(Worlds, CheckpointOver,
                          world_name);
 
 // A program that catches nothing ends by std::terminate(), which need not call a destructor.
+TEST(Checkpoint, ThatOneRankSavesAloneIsNamedWithTheCall) {
+  const TemporaryPath path;
+  for (const bool goes_on : {false, true}) {
+    const auto errors =
+        lockstep::testing::errors_of_ranks(2, Link::in_process, Milliseconds(1'500), [&](ProcessGroup& group) {
+          Net net;
+          optim::Adam adam(net.parameters());
+          if (group.rank() == 0) save_checkpoint(path.text(), net, adam, {}, group);
+          if (goes_on) group.barrier()->wait();
+        });
+    EXPECT_NE(errors[0].find("the beginning of save_checkpoint() or "), std::string::npos) << errors[0];
+    EXPECT_NE(errors[0].find(goes_on ? "rank 1 called barrier" : "rank 1 left the group"), std::string::npos)
+        << errors[0];
+  }
+}
+
 TEST(CheckpointByShares, ThatCannotBeWrittenIsNotLeftInPart) {
   constexpr const char* kFolder = "LOCKSTEP_TEST_FOLDER";  // the same in the process that ends, which begins anew
   const TemporaryPath mine;
