@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <memory>
 #include <thread>
 
 #include "lockstep/core/check.h"
@@ -64,16 +64,16 @@ FileStore::FileStore(std::string path, int world_size, Milliseconds timeout, con
     : path_(std::move(path)), world_size_(world_size) {
   set_timeout(timeout);
   const Deadline deadline = deadline_in(timeout);
-  std::optional<Lock> lock;
   open_file();
-  for (lock.emplace(*this, true, timeout); !has_name();) {  // the last process of the job before has deleted it
+  auto lock = std::make_unique<Lock>(*this, true, timeout);
+  while (!has_name()) {  // the last process of the job before has deleted it
     if (has_passed(deadline))
       throw TimeoutError(fmt::format("[{}] was deleted again and again for {} ms", describe(), timeout.count()));
     lock.reset();
     dictionary_ = {};
     position_ = 0;
     open_file();
-    lock.emplace(*this, true, timeout);
+    lock = std::make_unique<Lock>(*this, true, timeout);
   }
   const bool tells_owners = world_size_ > 0 && owner.is_gone;
   if (tells_owners) begin_anew_if_left_over(owner);

@@ -52,24 +52,29 @@ FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline, Deadli
   std::string greeting(wire::kHello.size() + wire::kNonceBytes, '\0');
   // What is between, a proxy say, may take connections before the store does.
   const Deadline last_try = std::min(deadline, listens_by) - kPause;
+  bool closes = false;  // it has closed one: the last of many says no more, if the deadline comes before its end does
+  const auto closed_text = [this] {
+    return fmt::format(
+        "[{}] takes connections but closes them before it says anything; is another program on that port, or a proxy "
+        "whose store (rank 0 or the launcher holds it) does not run?",
+        describe());
+  };
   for (bool greeted = false; !greeted;) {
     fd = connect_to(options_.host, options_.port, deadline, listens_by);
     try {
       recv_all(fd.get(), greeting.data(), greeting.size(), deadline);
       greeted = true;
     } catch (const TimeoutError&) {
+      if (closes) throw TimeoutError(closed_text());
       throw TimeoutError(
           fmt::format("[{}] takes connections but said nothing within {} ms; is another program on that port, or the "
                       "store stopped?",
                       describe(), timeout.count()));
     } catch (const ConnectionError&) {
-      const std::string text = fmt::format(
-          "[{}] takes connections but closes them before it says anything; is another program on that port, or a proxy "
-          "whose store (rank 0 or the launcher holds it) does not run?",
-          describe());
+      closes = true;
       if (has_passed(last_try)) {
-        if (listens_by < deadline) throw ConnectionError(text);
-        throw TimeoutError(text);
+        if (listens_by < deadline) throw ConnectionError(closed_text());
+        throw TimeoutError(closed_text());
       }
       std::this_thread::sleep_for(kPause);
     }

@@ -133,13 +133,13 @@ TEST(ProcessGroup, AQueueOfSlowOperationsIsWaitedFor) {
       2, Link::in_process,
       [](ProcessGroup& group) {
         WorkPtr last;
-        for (int i = 0; i < 6; ++i) {
-          if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(140));
+        for (int i = 0; i < 7; ++i) {
+          if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
           last = group.all_reduce(ones({2}));
         }
         last->wait();
       },
-      Milliseconds(200));
+      Milliseconds(800));
 }
 
 TEST(ProcessGroup, AllToAllNeedsMemoryOfItsOwn) {
