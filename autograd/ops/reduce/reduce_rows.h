@@ -20,7 +20,7 @@ namespace lockstep::reduce_fold {
 /// Rows to a step: their totals stay in the first-level cache.
 inline constexpr std::int64_t kRows = 64;
 
-/// `count` elements, fewer than a vector's, and anything beside them.
+/// `count` elements, at most a vector's, and zeros beside them.
 template <typename E>
 [[gnu::always_inline]] inline typename Vector<E>::Type load_some(const E* from, std::int64_t count) {
   using V = typename Vector<E>::Type;
@@ -74,13 +74,17 @@ template <typename R, typename C, int kVectors, bool kWhole>
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) lanes[i] = R::fold_lanes(lanes[i], map(V::load(values + at + i * V::kLanes)));
   if constexpr (kWhole) return join_vectors<R, C, kVectors>(lanes);
+  // What is left fills all but the last of fewer than four vectors, and any number of four.
+  std::int64_t left = count - at;
 #pragma GCC unroll 4
-  for (int i = 0; i < kVectors; ++i, at += V::kLanes) {
-    if (at + V::kLanes <= count) {
+  for (int i = 0; i < kVectors; ++i, at += V::kLanes, left -= V::kLanes) {
+    if (kVectors < 4 && i < kVectors - 1) {
       lanes[i] = R::fold_lanes(lanes[i], map(V::load(values + at)));
-    } else if (at < count) {
-      lanes[i] =
-          R::fold_lanes(lanes[i], first_lanes<C>(map(load_some(values + at, count - at)), count - at, R::start()));
+    } else {
+      const std::int64_t some = std::clamp<std::int64_t>(left, 0, V::kLanes);
+      typename V::Type v = map(load_some(values + at, some));
+      if constexpr (R::kMaps || !std::is_base_of_v<Sum<C>, R>) v = first_lanes<C>(v, some, R::start());
+      lanes[i] = R::fold_lanes(lanes[i], v);
     }
   }
   return join_vectors<R, C, kVectors>(lanes);
