@@ -207,13 +207,48 @@ template <typename R>
   }
 }
 
+/// `count` elements, at most a vector's, and zeros beside them.
+template <typename E>
+[[gnu::always_inline]] inline typename Vector<E>::Type load_some(const E* from, std::int64_t count) {
+  using V = typename Vector<E>::Type;
+#if defined(__AVX2__)
+  if constexpr (sizeof(E) == 4) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane);
+    return reinterpret_cast<V>(_mm256_maskload_epi32(reinterpret_cast<const int*>(from), mask));
+  } else {
+    const __m256i mask = _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+    return reinterpret_cast<V>(_mm256_maskload_epi64(reinterpret_cast<const long long*>(from), mask));
+  }
+#else
+  E values[Vector<E>::kLanes] = {};
+  for (std::int64_t lane = 0; lane < count; ++lane) values[lane] = from[lane];
+  return Vector<E>::load(values);
+#endif
+}
+/// The first `count` lanes of v, and `filler` in the others.
+template <typename E>
+[[gnu::always_inline]] inline typename Vector<E>::Type first_lanes(typename Vector<E>::Type v, std::int64_t count,
+                                                                   E filler) {
+  typedef std::conditional_t<sizeof(E) == 4, std::int32_t, std::int64_t> Int __attribute__((vector_size(32)));
+  Int lane;
+  for (int i = 0; i < Vector<E>::kLanes; ++i) lane[i] = i;
+  const Int bound = lane - lane + static_cast<std::conditional_t<sizeof(E) == 4, std::int32_t, std::int64_t>>(count);
+  return lane < bound ? v : Vector<E>::all(filler);
+}
+
 /// Four vectors take terms in turn. The last terms are completed with what changes nothing.
 template <typename R, typename C>
 [[gnu::always_inline]] inline typename R::Total fold_chunk(const C* values, std::int64_t count) {
   using V = Vector<C>;
+  const typename V::Type start = V::all(R::start());
+  if (count <= V::kLanes) {  // the other vectors would change nothing
+    const typename V::Type few[1] = {R::fold_lanes(start, first_lanes<C>(load_some(values, count), count, R::start()))};
+    return join_lanes<R>(join_vectors<R, C, 1>(few));
+  }
   typename V::Type lanes[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) lanes[i] = V::all(R::start());
+  for (int i = 0; i < 4; ++i) lanes[i] = start;
   std::int64_t at = 0;
   for (; at + 4 * V::kLanes <= count; at += 4 * V::kLanes)
 #pragma GCC unroll 4
@@ -223,9 +258,8 @@ template <typename R, typename C>
     if (at + V::kLanes <= count) {
       lanes[i] = R::fold_lanes(lanes[i], V::load(values + at));
     } else if (at < count) {
-      C last[V::kLanes];
-      for (int lane = 0; lane < V::kLanes; ++lane) last[lane] = at + lane < count ? values[at + lane] : R::start();
-      lanes[i] = R::fold_lanes(lanes[i], V::load(last));
+      const std::int64_t left = count - at;
+      lanes[i] = R::fold_lanes(lanes[i], first_lanes<C>(load_some(values + at, left), left, R::start()));
     }
   }
   return join_lanes<R>(join_vectors<R, C, 4>(lanes));
