@@ -135,6 +135,7 @@ TEST(Counts, OfNumbersAndOfBinsAreThoseOfLoops) {
       for (const std::int64_t value : x.to_vector<std::int64_t>()) ++expected[static_cast<std::size_t>(value)];
       EXPECT_EQ(bincount(x, {}, length).to_vector<std::int64_t>(), expected);
       EXPECT_EQ(bincount(x.to(kInt32), {}, length).to_vector<std::int64_t>(), expected);
+      EXPECT_EQ(bincount(x.to(Device(kCPU, 1)), {}, length).device(), Device(kCPU, 1));
     }
   EXPECT_NE(error_of([] { bincount(tensor<std::int64_t>({3, -2})); }).find("found -2"), std::string::npos);
   Tensor values = make_input({3001}, 1, kFloat64) * 3.0;

@@ -243,7 +243,7 @@ std::pair<std::int64_t, std::int64_t> range_of(const Tensor& numbers) {
 /// small, since to count two equal ones in turn takes as long as to write and read back the first count.
 Tensor counts_of(const Tensor& numbers, std::int64_t length) {
   constexpr std::int64_t kTables = 4, kSmall = 4096;
-  const Tensor counts = zeros({length}, {.dtype = kInt64});
+  const Tensor counts = zeros({length}, options_of(numbers));
   const std::int64_t* const values = numbers.data<std::int64_t>();
   std::int64_t* const first = counts.data<std::int64_t>();
   std::int64_t i = 0;
