@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/core/error.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -98,6 +100,17 @@ TEST(Conv3d, ChannelsThatDoNotMeet) {
     const std::vector<Tensor> exact = run(kFloat64), found = run(kFloat32);
     for (std::size_t i = 0; i < exact.size(); ++i) expect_close(found[i].to(kFloat64), exact[i], 1e-4, 1e-4);
   }
+}
+
+// What is computed in another type or refused with meeting channels is so with channels of their own.
+TEST(Conv3d, ChannelsThatDoNotMeetHaveTheSameTypes) {
+  const Tensor x = make_input({1, 2, 3, 4, 4}, 1, kFloat32), weight = make_input({2, 1, 3, 3, 3}, 2, kFloat32);
+  {
+    const AutocastGuard guard(kBFloat16, DeviceType::cpu);
+    EXPECT_EQ(conv3d(x, weight, make_input({2}, 3, kFloat32), {.groups = 2}).dtype(), kBFloat16);
+  }
+  EXPECT_THROW(conv3d(x, weight, make_input({2}, 3).to(kFloat64), {.groups = 2}), Error);
+  EXPECT_THROW(conv3d(x, weight.to(kFloat64), {}, {.groups = 2}), Error);
 }
 
 }  // namespace

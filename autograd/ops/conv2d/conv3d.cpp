@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
@@ -215,9 +216,10 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                             .dilation = {dilation.h, dilation.w},
                             .groups = groups};
   const LayerPlan plan{taps, stride.d, padding.d, dilation.d, depth};
-  const bool meets_any = plan.result > 0 && !layers_of_taps(plan, x.size(2)).empty();
-  if (x.device().is_cpu() && x.dtype() == kFloat32 && weight.dtype() == kFloat32 && groups > 1 && groups == x.size(1) &&
-      groups == weight.size(0) && stride.d == 1 && meets_any)
+  const bool of_floats = x.dtype() == kFloat32 && weight.dtype() == kFloat32 &&
+                         (!bias.defined() || bias.dtype() == kFloat32) && !autocast::is_active;
+  const bool depthwise = groups > 1 && groups == x.size(1) && groups == weight.size(0) && stride.d == 1;
+  if (x.device().is_cpu() && of_floats && depthwise && !layers_of_taps(plan, x.size(2)).empty())
     return depthwise_volumes(x, weight, bias, plan, options);
   const Tensor images =
       apply_linear(x, {[plan](const Tensor& volumes) { return gather_layers(volumes, plan); },
