@@ -88,6 +88,24 @@ TEST(AdaptiveAvgPool2d, long_rows_are_added_up_in_lanes) {
   }
 }
 
+// One window a plane: eight planes together, each with the sum that it has alone.
+TEST(AdaptiveAvgPool2d, whole_planes_together_are_as_each_alone) {
+  for (const DType dtype : {kFloat32, kBFloat16})
+    for (const std::int64_t size : {1, 3, 4, 8, 9, 49, 63, 64, 65, 100}) {
+      const Tensor x = make_input({1, 21, 1, size}, 1).to(dtype), floats = x.to(kFloat32);
+      const Tensor averages = adaptive_avg_pool2d(x, 1).to(kFloat32);
+      for (std::int64_t plane = 0; plane < 21; ++plane) {
+        const float* const values = floats.data<float>() + plane * size;
+        float sum = 0;
+        if (size >= 4 * cpu::kSumLanes)
+          sum = cpu::lane_sum<float>(size, [&](std::int64_t i) { return values[i]; });
+        else
+          for (std::int64_t i = 0; i < size; ++i) sum += values[i];
+        EXPECT_EQ(averages.data<float>()[plane], full({}, sum / size).to(dtype).item<float>()) << size << " " << plane;
+      }
+    }
+}
+
 TEST(AdaptiveAvgPool2d, errors_name_the_sizes) {
   const auto message = [](const Tensor& x, Size2d output) { return error_of([&] { adaptive_avg_pool2d(x, output); }); };
   EXPECT_NE(message(ones({4, 4}), 2).find("found [4, 4]"), std::string::npos);

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "lockstep/autograd/autocast.h"
+#include "lockstep/autograd/backward.h"
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/core/error.h"
 #include "tests/support/tensor_testing.h"
 
 namespace lockstep::testing {
@@ -65,6 +70,47 @@ TEST(Conv3d, TheTransposeIsOne) {
   ASSERT_EQ(turned.sizes(), x.sizes());
   EXPECT_NEAR((y * z).sum().item<double>(), (x * turned).sum().item<double>(), 1e-10);
   gradcheck([&](const auto& in) { return conv_transpose3d(in[0], in[1], {}, back); }, {z, filters});
+}
+
+// Channels that do not meet: in float32, beside the same in float64, which is computed in another way.
+TEST(Conv3d, ChannelsThatDoNotMeet) {
+  const Volumes cases[] = {
+      {{2, 4, 5, 6, 7}, {4, 1, 3, 3, 3}, {.padding = 1, .groups = 4}},
+      {{1, 3, 7, 5, 4},
+       {3, 1, 3, 2, 3},
+       {.stride = {1, 2, 1}, .padding = {2, 0, 1}, .dilation = {2, 1, 1}, .groups = 3}},
+      {{2, 2, 1, 4, 4}, {2, 1, 5, 3, 3}, {.padding = {3, 1, 1}, .groups = 2}},  // some layers meet nothing
+      {{1, 2, 4, 5, 5}, {2, 1, 1, 3, 3}, {.groups = 2}},
+  };
+  for (const auto& [sizes, filters, options] : cases) {
+    const auto run = [&, o = options](DType dtype) {
+      std::vector<Tensor> in{make_leaf(sizes, 1), make_leaf(filters, 2), make_leaf({filters[0]}, 3)}, leaves;
+      for (const Tensor& t : in) leaves.push_back(t.detach().to(dtype).set_requires_grad(true));
+      const Tensor y = conv3d(leaves[0], leaves[1], leaves[2], o);
+      std::vector<Tensor> results{y};
+      const Tensor weights = make_input(y.sizes(), 4).to(dtype).set_requires_grad(true);
+      // The second derivatives are those of a function of the gradients.
+      const std::vector<Tensor> first = grad({(y * weights).sum()}, leaves, {}, {.create_graph = true});
+      Tensor all = zeros({}, {.dtype = dtype});
+      for (const Tensor& g : first) all = all + (g * g).sum();
+      for (const Tensor& g : first) results.push_back(g);
+      for (const Tensor& g : grad({all}, {leaves[0], leaves[1], weights})) results.push_back(g);
+      return results;
+    };
+    const std::vector<Tensor> exact = run(kFloat64), found = run(kFloat32);
+    for (std::size_t i = 0; i < exact.size(); ++i) expect_close(found[i].to(kFloat64), exact[i], 1e-4, 1e-4);
+  }
+}
+
+// What is computed in another type or refused with meeting channels is so with channels of their own.
+TEST(Conv3d, ChannelsThatDoNotMeetHaveTheSameTypes) {
+  const Tensor x = make_input({1, 2, 3, 4, 4}, 1, kFloat32), weight = make_input({2, 1, 3, 3, 3}, 2, kFloat32);
+  {
+    const AutocastGuard guard(kBFloat16, DeviceType::cpu);
+    EXPECT_EQ(conv3d(x, weight, make_input({2}, 3, kFloat32), {.groups = 2}).dtype(), kBFloat16);
+  }
+  EXPECT_THROW(conv3d(x, weight, make_input({2}, 3).to(kFloat64), {.groups = 2}), Error);
+  EXPECT_THROW(conv3d(x, weight.to(kFloat64), {}, {.groups = 2}), Error);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// cummax() and cummin().
+// cummax(), cummin() and logcumsumexp().
 
 #include <cmath>
 #include <fstream>
@@ -8,6 +8,7 @@
 
 #include "lockstep/autograd/ops/scan/scan.h"
 #include "lockstep/core/profile.h"
+#include "lockstep/core/vector_math.h"
 #include "tests/support/op_case.h"
 #include "tests/support/temporary_path.h"
 #include "tests/support/tensor_testing.h"
@@ -88,6 +89,41 @@ TEST(RunningExtreme, AProfileNamesWhatWasCalled) {
   const std::string trace{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(trace.find("\"cummin\""), std::string::npos);
   EXPECT_EQ(trace.find("cummax"), std::string::npos);
+}
+
+// Lines are gone through together, and each has the bits that it has alone, whatever its neighbours hold.
+TEST(LogCumsumExp, LinesTogetherAreAsEachAlone) {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  for (const Shape& sizes : {Shape{1, 40}, Shape{3, 9}, Shape{4, 9}, Shape{37, 33}})
+    for (const DType dtype : {kFloat32, kFloat64, kBFloat16})
+      for (const bool special : {false, true})
+        for (const int dim : {0, 1}) {
+          const Tensor plain = make_input(sizes, 3, kFloat64);
+          double* const values = plain.data<double>();
+          for (std::int64_t i = 0; special && i < plain.numel(); i += 5)
+            values[i] = i % 3 == 0    ? infinity
+                        : i % 7 == 0  ? -infinity
+                        : i % 11 == 0 ? nan
+                                      : 900.0 - 13.0 * static_cast<double>(i);
+          const Tensor x = plain.to(dtype), out = logcumsumexp(x, dim);
+          const std::vector<double> from = x.to_vector<double>(), found = out.to_vector<double>();
+          std::vector<double> expected;
+          for (std::int64_t line = 0; line < sizes[1 - dim]; ++line) {
+            double sum = -infinity;
+            for (std::int64_t i = 0; i < sizes[dim]; ++i) {
+              const std::int64_t at = dim == 0 ? i * sizes[1] + line : line * sizes[1] + i;
+              const double value = from[static_cast<std::size_t>(at)];
+              const bool takes = value > sum || value != value;
+              const double high = takes ? value : sum, low = takes ? sum : value;
+              sum = high == low && std::isinf(high) ? high : high + math::log1p_any(math::exp(low - high));
+              const double rounded = full({}, sum, {.dtype = kFloat64}).to(dtype).to(kFloat64).item<double>();
+              const double seen = found[static_cast<std::size_t>(at)];
+              ASSERT_TRUE(seen == rounded || (seen != seen && rounded != rounded))
+                  << to_string(sizes) << " " << name(dtype) << " " << dim << " " << at << ": " << seen << " "
+                  << rounded;
+            }
+          }
+        }
 }
 
 }  // namespace

@@ -1,14 +1,17 @@
 // Convolutions of volumes, made of those of images.
 
 #include <algorithm>
+#include <vector>
 
 #include "lockstep/autograd/add_values.h"
+#include "lockstep/autograd/autocast.h"
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
 #include "lockstep/autograd/ops/conv2d/conv_transpose2d_for.h"
 #include "lockstep/autograd/ops/support/window_numbers.h"
 #include "lockstep/autograd/ops/view/view.h"
+#include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
@@ -102,6 +105,87 @@ Tensor as_volumes(const Tensor& images, std::int64_t n, std::int64_t depth) {
   return images.view({n, depth, images.size(1), images.size(2), images.size(3)}).transpose(1, 2).contiguous();
 }
 
+/// Layers `first` to `first` + count of a result, to which those of a tap's images from `layer` on belong.
+struct TapLayers {
+  std::int64_t tap, first, layer, count;
+};
+std::vector<TapLayers> layers_of_taps(const LayerPlan& plan, std::int64_t depth) {
+  std::vector<TapLayers> all;
+  plan.for_each_tap(depth, [&](std::int64_t k, std::int64_t first, std::int64_t layer, std::int64_t count) {
+    all.push_back({k, first, layer, count});
+  });
+  return all;
+}
+/// The sum of volumes, one for each of the taps, whose layers are shifted against each other, in the taps' order.
+class LayerSumBackward final : public Node {
+ public:
+  std::vector<TapLayers> taps;
+  std::int64_t depth = 0;  // of the volumes
+  const char* name() const override { return "LayerSumBackward"; }
+  TensorList apply(TensorList grads) override {
+    TensorList results(taps.size());
+    for (std::size_t i = 0; i < taps.size(); ++i)
+      if (needs_grad(i)) results[i] = moved(grads[0], taps[i].first, taps[i].layer, taps[i].count, depth);
+    return results;
+  }
+  TensorList apply_recorded(TensorList grads) override {
+    TensorList results(taps.size());
+    for (std::size_t i = 0; i < taps.size(); ++i)
+      if (needs_grad(i))
+        results[i] = apply_linear(grads[0], {[at = taps[i], to = depth](const Tensor& g) {
+                                               return moved(g, at.first, at.layer, at.count, to);
+                                             },
+                                             [at = taps[i], to = grads[0].size(2)](const Tensor& volumes) {
+                                               return moved(volumes, at.layer, at.first, at.count, to);
+                                             }});
+    return results;
+  }
+
+ private:
+  /// `count` layers of x from `from` on as layers from `to` on of `depth` ones that are otherwise 0.
+  static Tensor moved(const Tensor& x, std::int64_t from, std::int64_t to, std::int64_t count, std::int64_t depth) {
+    Shape sizes = x.sizes();
+    sizes[2] = depth;
+    const Tensor out = zeros(sizes, options_of(x));
+    copy_values(x.narrow(2, from, count), out.narrow(2, to, count));
+    return out;
+  }
+};
+
+/// Of volumes whose channels do not meet: each layer of each channel is an image of its own, which is convolved with
+/// one layer of the filters after the other, without being copied.
+Tensor depthwise_volumes(const Tensor& x, const Tensor& weight, const Tensor& bias, const LayerPlan& plan,
+                         const Conv3dOptions& options) {
+  const std::int64_t n = x.size(0), c = x.size(1), depth = x.size(2);
+  const Tensor images = x.reshape({n, c * depth, x.size(3), x.size(4)});
+  const std::vector<TapLayers> taps = layers_of_taps(plan, depth);
+  std::vector<Tensor> parts;
+  for (const TapLayers& at : taps) {
+    const Tensor filters = weight.select(2, at.tap)
+                               .unsqueeze(1)
+                               .expand({c, depth, 1, weight.size(3), weight.size(4)})
+                               .reshape({c * depth, 1, weight.size(3), weight.size(4)});
+    const Tensor part = conv2d(images, filters, {},
+                               {.stride = {options.stride.h, options.stride.w},
+                                .padding = {options.padding.h, options.padding.w},
+                                .dilation = {options.dilation.h, options.dilation.w},
+                                .groups = c * depth});
+    parts.push_back(part.view({n, c, depth, part.size(2), part.size(3)}));
+  }
+  const Tensor sum = zeros({n, c, plan.result, parts[0].size(3), parts[0].size(4)}, options_of(x));
+  std::vector<const Tensor*> inputs;
+  for (std::size_t i = 0; i < taps.size(); ++i) {
+    add_values_(sum.narrow(2, taps[i].first, taps[i].count), parts[i].detach().narrow(2, taps[i].layer, taps[i].count));
+    inputs.push_back(&parts[i]);
+  }
+  const Tensor* const outputs[] = {&sum};
+  if (auto* node = record_many<LayerSumBackward>(outputs, inputs)) {
+    node->taps = taps;
+    node->depth = depth;
+  }
+  return bias.defined() ? sum + bias.view({bias.numel(), 1, 1, 1}) : sum;
+}
+
 }  // namespace
 
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv3dOptions& options) {
@@ -132,6 +216,11 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
                             .dilation = {dilation.h, dilation.w},
                             .groups = groups};
   const LayerPlan plan{taps, stride.d, padding.d, dilation.d, depth};
+  const bool of_floats = x.dtype() == kFloat32 && weight.dtype() == kFloat32 &&
+                         (!bias.defined() || bias.dtype() == kFloat32) && !autocast::is_active;
+  const bool depthwise = groups > 1 && groups == x.size(1) && groups == weight.size(0) && stride.d == 1;
+  if (x.device().is_cpu() && of_floats && depthwise && !layers_of_taps(plan, x.size(2)).empty())
+    return depthwise_volumes(x, weight, bias, plan, options);
   const Tensor images =
       apply_linear(x, {[plan](const Tensor& volumes) { return gather_layers(volumes, plan); },
                        [plan, in = x.size(2)](const Tensor& grad) { return add_up_layers(grad, plan, in); }});

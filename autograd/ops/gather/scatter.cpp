@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/autograd/linear_map.h"
 #include "lockstep/autograd/ops/binary/binary.h"
@@ -225,6 +227,40 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   return index_add(x, dim, index, alpha == 1.0 ? source : (source * alpha).to(source.dtype()));
 }
 
+namespace {
+
+/// Of int64 on the CPU, contiguous: the least and the largest of some numbers.
+std::pair<std::int64_t, std::int64_t> range_of(const Tensor& numbers) {
+  const std::int64_t* const values = numbers.data<std::int64_t>();
+  std::int64_t least = values[0], most = values[0];
+  for (std::int64_t i = 1; i < numbers.numel(); ++i) {
+    least = std::min(least, values[i]);
+    most = std::max(most, values[i]);
+  }
+  return {least, most};
+}
+/// How often each of [0, length) is among the numbers. Neighbours are counted apart from each other where tables are
+/// small, since to count two equal ones in turn takes as long as to write and read back the first count.
+Tensor counts_of(const Tensor& numbers, std::int64_t length) {
+  constexpr std::int64_t kTables = 4, kSmall = 4096;
+  const Tensor counts = zeros({length}, options_of(numbers));
+  const std::int64_t* const values = numbers.data<std::int64_t>();
+  std::int64_t* const first = counts.data<std::int64_t>();
+  std::int64_t i = 0;
+  if (length <= kSmall) {
+    std::vector<std::int64_t> others(static_cast<std::size_t>((kTables - 1) * length));
+    std::int64_t* const tables[kTables] = {first, others.data(), others.data() + length, others.data() + 2 * length};
+    for (; i + kTables <= numbers.numel(); i += kTables)
+      for (std::int64_t t = 0; t < kTables; ++t) ++tables[t][values[i + t]];
+    for (std::int64_t t = 1; t < kTables; ++t)
+      for (std::int64_t n = 0; n < length; ++n) first[n] += tables[t][n];
+  }
+  for (; i < numbers.numel(); ++i) ++first[values[i]];
+  return counts;
+}
+
+}  // namespace
+
 Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) {
   LOCKSTEP_CHECK(x.defined() && x.dim() == 1 && !x.is_floating_point() && x.dtype() != kBool,
                  "[bincount] expected integers in one dimension, found {}",
@@ -232,13 +268,22 @@ Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) 
   LOCKSTEP_CHECK(minlength >= 0, "[bincount] expected a minlength of at least 0, found {}", minlength);
   if (x.numel() == 0 && (!weights.defined() || weights.numel() == 0))  // whatever the weights' dtype, as in PyTorch
     return zeros({minlength}, {.dtype = kInt64, .device = x.device()});
+  const auto check_least = [](std::int64_t least) {
+    LOCKSTEP_CHECK(least >= 0, "[bincount] expected numbers of at least 0, found {}", least);
+  };
+  if (x.device().is_cpu() && !weights.defined()) {
+    const Tensor numbers = as_contiguous(cast_values(x, kInt64));
+    const auto [least, most] = range_of(numbers);
+    check_least(least);
+    return counts_of(numbers, std::max(minlength, most + 1));
+  }
   const Tensor counted = !weights.defined()            ? ones(x.sizes(), {.dtype = kInt64, .device = x.device()})
                          : weights.dtype() == kFloat32 ? weights
                                                        : weights.to(kFloat64);
   std::int64_t length = minlength;
   if (x.numel() > 0) {
     const auto least = min(x).item<std::int64_t>();
-    LOCKSTEP_CHECK(least >= 0, "[bincount] expected numbers of at least 0, found {}", least);
+    check_least(least);
     length = std::max(length, max(x).item<std::int64_t>() + 1);
   }
   return index_add(zeros({length}, options_of(counted)), 0, x.to(kInt64), counted);

@@ -8,7 +8,6 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/binary/operands.h"
 #include "lockstep/autograd/ops/matmul/matmul.h"
-#include "lockstep/autograd/ops/rearrange/rearrange.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/factories.h"
@@ -192,16 +191,6 @@ Tensor kron(const Tensor& a, const Tensor& b) {
     for (const std::int64_t size : {std::int64_t{1}, size_b}) sizes_b.push_back(size);
   }
   return (a.reshape(sizes_a) * b.reshape(sizes_b)).reshape(sizes);
-}
-
-Tensor cross(const Tensor& a, const Tensor& b, std::int64_t dim) {
-  LOCKSTEP_CHECK(a.defined() && b.defined() && a.dim() == b.dim() && a.dim() > 0,
-                 "[cross] expected two tensors of as many dimensions, at least one");
-  const int d = wrap_dim(dim, a.dim(), "cross");
-  LOCKSTEP_CHECK(a.size(d) == 3 && b.size(d) == 3, "[cross] expected a dimension of size 3, found {} and {} along {}",
-                 to_string(a.sizes()), to_string(b.sizes()), d);
-  const auto turned = [d](const Tensor& x, std::int64_t by) { return roll(x, {by}, {d}); };
-  return turned(a, -1) * turned(b, -2) - turned(a, -2) * turned(b, -1);
 }
 
 Tensor bilinear(const Tensor& a, const Tensor& b, const Tensor& weight, const Tensor& bias) {

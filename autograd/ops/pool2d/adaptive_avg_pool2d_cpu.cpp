@@ -1,9 +1,11 @@
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
 #include "lockstep/autograd/ops/pool2d/adaptive_avg_pool2d_kernels.h"
 #include "lockstep/core/cpu/lane_sum.h"
 #include "lockstep/core/cpu/row_io.h"
+#include "lockstep/core/cpu/transpose8.h"
 #include "lockstep/core/dispatch.h"
 #include "lockstep/core/thread_pool.h"
 
@@ -67,6 +69,53 @@ void average_planes(const Pool2dGeometry& g, const C* planes, T* out) {
   });
 }
 
+/// Averages of eight neighbouring planes of n elements, each of which is one window: a vector has a lane for each
+/// plane, and four elements of each are turned at a time. A plane's elements meet as in average_long_rows() if they are
+/// many enough, else as in average_planes().
+template <typename T>
+void average_eight_whole(std::int64_t n, const float* planes, T* out) {
+  using cpu::Vec8;
+  typedef float Half __attribute__((vector_size(16)));
+  constexpr std::int64_t kSide = cpu::kLanes, kHalf = kSide / 2;
+  const bool in_lanes = n >= 4 * cpu::kSumLanes;
+  Vec8 m[kSide], lanes{}, rest{};
+  std::int64_t at = in_lanes ? n / cpu::kSumLanes * cpu::kSumLanes : 0;
+  if (in_lanes) {
+    for (std::int64_t p = 0; p < kSide; ++p) {
+      Vec8 low{}, high{};
+      for (std::int64_t i = 0; i < at; i += cpu::kSumLanes) {
+        low += cpu::load8(planes + p * n + i);
+        high += cpu::load8(planes + p * n + i + kSide);
+      }
+      m[p] = low + high;
+    }
+    cpu::transpose8(m);
+    lanes = ((m[0] + m[4]) + (m[2] + m[6])) + ((m[1] + m[5]) + (m[3] + m[7]));
+  }
+  for (; at + kHalf <= n; at += kHalf) {
+    const auto rows = [from = planes + at, n](std::int64_t p) {  // of planes p and p + 4
+      Half low, high;
+      std::memcpy(&low, from + p * n, sizeof low);
+      std::memcpy(&high, from + (p + kHalf) * n, sizeof high);
+      return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    };
+    const Vec8 a = rows(0), b = rows(1), c = rows(2), d = rows(3);
+    const Vec8 low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13),
+               next_low = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13),
+               high = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15),
+               next_high = __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+    rest += __builtin_shufflevector(low, next_low, 0, 1, 8, 9, 4, 5, 12, 13);
+    rest += __builtin_shufflevector(low, next_low, 2, 3, 10, 11, 6, 7, 14, 15);
+    rest += __builtin_shufflevector(high, next_high, 0, 1, 8, 9, 4, 5, 12, 13);
+    rest += __builtin_shufflevector(high, next_high, 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+  for (; at < n; ++at)
+    rest += Vec8{planes[at],         planes[n + at],     planes[2 * n + at], planes[3 * n + at],
+                 planes[4 * n + at], planes[5 * n + at], planes[6 * n + at], planes[7 * n + at]};
+  const Vec8 averages = (in_lanes ? rest + lanes : rest) / static_cast<float>(n);
+  for (std::int64_t p = 0; p < kSide; ++p) out[p] = static_cast<T>(averages[p]);
+}
+
 }  // namespace
 
 void adaptive_avg_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, const Tensor& out) {
@@ -75,7 +124,9 @@ void adaptive_avg_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, c
     constexpr std::int64_t kTogether = 8;
     const cpu::RowSource<C> source{x.data<T>(), x.dtype()};
     const bool long_rows = has_long_rows(g);
-    const std::int64_t size = g.h * g.w, together = long_rows || g.planes_per_block() < kTogether ? 1 : kTogether;
+    const std::int64_t size = g.h * g.w;
+    const bool whole = std::is_same_v<C, float> && g.oh == 1 && g.ow == 1;
+    const std::int64_t together = (long_rows && !whole) || g.planes_per_block() < kTogether ? 1 : kTogether;
     T* averages = out.data<T>();
     parallel_for(g.planes, g.planes_per_block(), [&](std::int64_t plane, std::int64_t end) {
       std::vector<C> space(source.readable(1) ? 0 : static_cast<std::size_t>(together * size));
@@ -83,7 +134,13 @@ void adaptive_avg_pool2d_forward_cpu(const Pool2dGeometry& g, const Tensor& x, c
         const std::int64_t count = plane + together <= end ? together : 1;
         const C* const planes = source.row(plane * size, 1, count * size, space.data());
         T* const to = averages + plane * g.oh * g.ow;
-        if (long_rows)
+        if constexpr (std::is_same_v<C, float>)
+          if (whole && count == kTogether) {
+            average_eight_whole(size, planes, to);
+            plane += count;
+            continue;
+          }
+        if (long_rows && count == 1)
           average_long_rows(g, planes, to);
         else if (count == kTogether)
           average_planes<kTogether>(g, planes, to);

@@ -169,6 +169,59 @@ Tensor framed(const Tensor& x, const Margins& margins, const Sources& sources) {
   return apart(out, x);
 }
 
+/// Neighbouring places of a frame whose sources are neighbours too, `step` (1 or -1) apart.
+struct Run {
+  std::int64_t place, source, count, step;
+};
+std::vector<Run> runs_of(const std::vector<std::int64_t>& index) {
+  std::vector<Run> runs;
+  for (std::size_t k = 0; k < index.size(); ++k) {
+    if (!runs.empty()) {
+      Run& run = runs.back();
+      if (run.count == 1 && index[k] == run.source - 1) run.step = -1;
+      if (index[k] == run.source + run.count * run.step) {
+        ++run.count;
+        continue;
+      }
+    }
+    runs.push_back({static_cast<std::int64_t>(k), index[k], 1, 1});
+  }
+  return runs;
+}
+
+/// The transpose of a frame's dimension `d`, whose elements stem from `index`: what meets is added up in the frame's
+/// order, as index_add() does.
+template <typename T>
+void add_frame(const Tensor& grad, const Tensor& out, int d, const std::vector<std::int64_t>& index) {
+  std::int64_t outer = 1, inner = 1;
+  for (int i = 0; i < grad.dim(); ++i)
+    if (i != d) (i < d ? outer : inner) *= grad.sizes()[i];
+  const std::int64_t places = grad.sizes()[d], size = out.sizes()[d];
+  const std::vector<Run> runs = inner == 1 ? runs_of(index) : std::vector<Run>();
+  parallel_for(outer, std::max<std::int64_t>(1, cpu::kElementBlock / (std::max(places, size) * inner)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t o = begin; o < end; ++o) {
+                   const T* const from = grad.data<T>() + o * places * inner;
+                   T* const to = out.data<T>() + o * size * inner;
+                   std::fill_n(to, size * inner, T(0));
+                   for (const Run& run : runs) {
+                     const T* const values = from + run.place;
+                     T* const sums = to + run.source;
+                     if (run.step == 1)
+                       for (std::int64_t i = 0; i < run.count; ++i) sums[i] = sums[i] + values[i];
+                     else
+                       for (std::int64_t i = 0; i < run.count; ++i) sums[-i] = sums[-i] + values[i];
+                   }
+                   if (inner > 1)
+                     for (std::int64_t k = 0; k < places; ++k) {
+                       const T* const values = from + k * inner;
+                       T* const sums = to + index[static_cast<std::size_t>(k)] * inner;
+                       for (std::int64_t i = 0; i < inner; ++i) sums[i] = sums[i] + values[i];
+                     }
+                 }
+               });
+}
+
 /// The transpose of framed().
 Tensor unframed(Tensor grad, const Shape& sizes, const Sources& sources) {
   for (int d = sizes.dim() - 1; d >= 0; --d) {
@@ -176,7 +229,17 @@ Tensor unframed(Tensor grad, const Shape& sizes, const Sources& sources) {
     if (index.empty() && grad.sizes()[d] == sizes[d]) continue;
     Shape inner = grad.sizes();
     inner[d] = sizes[d];
-    grad = zeros(inner, options_of(grad)).index_add(d, tensor(index, grad.device()), grad);
+    const bool wide = grad.dtype() == kFloat32 || grad.dtype() == kFloat64;  // others are added up as float32
+    if (grad.device().is_cpu() && grad.numel() > 0 && wide) {
+      const Tensor sums = empty(inner, options_of(grad)), contiguous = as_contiguous(grad);
+      if (grad.dtype() == kFloat32)
+        add_frame<float>(contiguous, sums, d, index);
+      else
+        add_frame<double>(contiguous, sums, d, index);
+      grad = sums;
+    } else {
+      grad = zeros(inner, options_of(grad)).index_add(d, tensor(index, grad.device()), grad);
+    }
   }
   return grad;
 }

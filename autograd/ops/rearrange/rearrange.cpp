@@ -6,7 +6,6 @@
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/cat/cat.h"
 #include "lockstep/autograd/ops/copy/copy.h"
-#include "lockstep/autograd/ops/gather/gather.h"
 #include "lockstep/autograd/ops/rearrange/apart.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/view/view.h"
@@ -75,22 +74,6 @@ Tensor repeat_interleave(const Tensor& x, std::int64_t times, std::int64_t dim) 
   wide.insert(d + 1, times);
   flat[d] *= times;
   return apart(x.unsqueeze(d + 1).expand(wide).reshape(flat), x);
-}
-
-Tensor flip(const Tensor& x, const Shape& dims) {
-  LOCKSTEP_CHECK(x.defined(), "[flip] the tensor is undefined");
-  Shape seen = Shape::filled(x.dim(), 0);
-  Tensor out = x;
-  for (const std::int64_t dim : dims) {
-    const int d = wrap_dim(dim, x.dim(), "flip");
-    if (x.dim() == 0) continue;
-    LOCKSTEP_CHECK(seen[d]++ == 0, "[flip] dimension {} is given twice", d);
-    const std::int64_t n = x.sizes()[d];
-    std::vector<std::int64_t> index;
-    for (std::int64_t i = n - 1; i >= 0; --i) index.push_back(i);
-    if (n > 1) out = out.index_select(d, tensor(index, x.device()));
-  }
-  return out.is_same(x) ? clone(x) : out;
 }
 
 Tensor roll(const Tensor& x, const Shape& shifts, const Shape& dims) {

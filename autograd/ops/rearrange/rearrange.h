@@ -10,7 +10,8 @@
 namespace lockstep {
 
 // Copies whose elements are those of a tensor at other places. Any dtype; negative dimensions count from the end.
-// Composed of views and copies, flip() and the paddings other than constant of index_select(), and differentiable.
+// Composed of views and copies, on devices other than the CPU flip() and the paddings other than constant of
+// index_select(), and differentiable.
 
 /// What pad() puts beside x: a value; the elements beyond the edge one, backwards; the edge; or the other end.
 enum class PadMode : std::uint8_t { constant, reflect, replicate, circular };

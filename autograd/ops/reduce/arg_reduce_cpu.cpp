@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <type_traits>
 
+#include "lockstep/autograd/ops/reduce/reduce_fold.h"
 #include "lockstep/autograd/ops/reduce/reduce_kernels.h"
 #include "lockstep/autograd/ops/reduce/reduce_plan.h"
 #include "lockstep/core/cpu/row_io.h"
@@ -36,20 +38,53 @@ void across(const cpu::RowSource<C>& x, std::int64_t base, std::int64_t stride, 
   }
 }
 
+/// The place of the first of `count` values that is `value`, or NaN if that is; there is one. Some are looked at
+/// together, since a loop that may end at each is not vectorised.
+template <typename C>
+std::int64_t place_of(C value, const C* values, std::int64_t count) {
+  constexpr std::int64_t kTogether = 32;
+  const auto is_it = [value, is_nan = value != value](C at) { return (at == value) | (is_nan & (at != at)); };
+  std::int64_t i = 0;
+  for (; i + kTogether <= count; i += kTogether) {
+    int found = 0;
+    for (std::int64_t j = 0; j < kTogether; ++j) found |= is_it(values[i + j]) ? 1 : 0;
+    if (found != 0) break;
+  }
+  while (i < count && !is_it(values[i])) ++i;
+  return i;
+}
+
+/// along() for many terms: the extreme of a chunk is found by vectors, and its place where it takes the place of those
+/// before. A NaN is the extreme of its chunk.
 template <bool kMaximum, typename C>
-std::int64_t along(const cpu::RowSource<C>& x, std::int64_t base, std::int64_t terms, std::int64_t term_stride) {
+std::int64_t along_long(const cpu::RowSource<C>& x, std::int64_t base, std::int64_t terms, std::int64_t term_stride) {
+  using R = std::conditional_t<kMaximum, reduce_fold::Max<C>, reduce_fold::Min<C>>;
   C buffer[kRowChunk];
   C best{};
   std::int64_t index = 0;
   for (std::int64_t t = 0; t < terms; t += kRowChunk) {
     const std::int64_t count = std::min(kRowChunk, terms - t);
-    const C* values = x.row(base + t * term_stride, term_stride, count, buffer);
-    if (t == 0) best = values[0];
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (beats<kMaximum>(values[i], best)) {
-        best = values[i];
-        index = t + i;
-      }
+    const C* const values = x.row(base + t * term_stride, term_stride, count, buffer);
+    const C extreme = reduce_fold::fold_chunk<R>(values, count);
+    if (t > 0 && !beats<kMaximum>(extreme, best)) continue;
+    best = extreme;
+    index = t + place_of(extreme, values, count);
+  }
+  return index;
+}
+
+template <bool kMaximum, typename C>
+std::int64_t along(const cpu::RowSource<C>& x, std::int64_t base, std::int64_t terms, std::int64_t term_stride) {
+  constexpr std::int64_t kMany = 64;
+  if (terms >= kMany) return along_long<kMaximum>(x, base, terms, term_stride);
+  C buffer[kMany];
+  const C* const values = x.row(base, term_stride, terms, buffer);
+  C best = values[0];
+  std::int64_t index = 0;
+  for (std::int64_t i = 1; i < terms; ++i) {
+    if (beats<kMaximum>(values[i], best)) {
+      best = values[i];
+      index = i;
     }
   }
   return index;

@@ -133,6 +133,16 @@ struct Vector {
   }
 };
 
+/// Four floats as doubles. The compiler's own conversion of more than two goes through memory.
+typedef float Vec4 __attribute__((vector_size(16)));
+[[gnu::always_inline]] inline Vector<double>::Type widened(Vec4 v) {
+#if defined(__AVX__)
+  return _mm256_cvtps_pd(v);
+#else
+  return __builtin_convertvector(v, Vector<double>::Type);
+#endif
+}
+
 /// Up to four vectors as one of totals. Of fewer than four the others would hold what changes nothing.
 template <typename R, typename C, int kVectors>
 [[gnu::always_inline]] inline typename Vector<typename R::Total>::Type join_vectors(
@@ -145,8 +155,8 @@ template <typename R, typename C, int kVectors>
       w[i] = v[i];
     } else {
       static_assert(Vector<C>::kLanes == 8);
-      w[i] = R::join_lanes(__builtin_convertvector(__builtin_shufflevector(v[i], v[i], 0, 1, 2, 3), Wide),
-                           __builtin_convertvector(__builtin_shufflevector(v[i], v[i], 4, 5, 6, 7), Wide));
+      w[i] = R::join_lanes(widened(__builtin_shufflevector(v[i], v[i], 0, 1, 2, 3)),
+                           widened(__builtin_shufflevector(v[i], v[i], 4, 5, 6, 7)));
     }
   }
   if constexpr (kVectors == 1) return w[0];
@@ -197,13 +207,48 @@ template <typename R>
   }
 }
 
+/// `count` elements, at most a vector's, and zeros beside them.
+template <typename E>
+[[gnu::always_inline]] inline typename Vector<E>::Type load_some(const E* from, std::int64_t count) {
+  using V = typename Vector<E>::Type;
+#if defined(__AVX2__)
+  if constexpr (sizeof(E) == 4) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane);
+    return reinterpret_cast<V>(_mm256_maskload_epi32(reinterpret_cast<const int*>(from), mask));
+  } else {
+    const __m256i mask = _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+    return reinterpret_cast<V>(_mm256_maskload_epi64(reinterpret_cast<const long long*>(from), mask));
+  }
+#else
+  E values[Vector<E>::kLanes] = {};
+  for (std::int64_t lane = 0; lane < count; ++lane) values[lane] = from[lane];
+  return Vector<E>::load(values);
+#endif
+}
+/// The first `count` lanes of v, and `filler` in the others.
+template <typename E>
+[[gnu::always_inline]] inline typename Vector<E>::Type first_lanes(typename Vector<E>::Type v, std::int64_t count,
+                                                                   E filler) {
+  typedef std::conditional_t<sizeof(E) == 4, std::int32_t, std::int64_t> Int __attribute__((vector_size(32)));
+  Int lane;
+  for (int i = 0; i < Vector<E>::kLanes; ++i) lane[i] = i;
+  const Int bound = lane - lane + static_cast<std::conditional_t<sizeof(E) == 4, std::int32_t, std::int64_t>>(count);
+  return lane < bound ? v : Vector<E>::all(filler);
+}
+
 /// Four vectors take terms in turn. The last terms are completed with what changes nothing.
 template <typename R, typename C>
 [[gnu::always_inline]] inline typename R::Total fold_chunk(const C* values, std::int64_t count) {
   using V = Vector<C>;
+  const typename V::Type start = V::all(R::start());
+  if (count <= V::kLanes) {  // the other vectors would change nothing
+    const typename V::Type few[1] = {R::fold_lanes(start, first_lanes<C>(load_some(values, count), count, R::start()))};
+    return join_lanes<R>(join_vectors<R, C, 1>(few));
+  }
   typename V::Type lanes[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) lanes[i] = V::all(R::start());
+  for (int i = 0; i < 4; ++i) lanes[i] = start;
   std::int64_t at = 0;
   for (; at + 4 * V::kLanes <= count; at += 4 * V::kLanes)
 #pragma GCC unroll 4
@@ -213,9 +258,8 @@ template <typename R, typename C>
     if (at + V::kLanes <= count) {
       lanes[i] = R::fold_lanes(lanes[i], V::load(values + at));
     } else if (at < count) {
-      C last[V::kLanes];
-      for (int lane = 0; lane < V::kLanes; ++lane) last[lane] = at + lane < count ? values[at + lane] : R::start();
-      lanes[i] = R::fold_lanes(lanes[i], V::load(last));
+      const std::int64_t left = count - at;
+      lanes[i] = R::fold_lanes(lanes[i], first_lanes<C>(load_some(values + at, left), left, R::start()));
     }
   }
   return join_lanes<R>(join_vectors<R, C, 4>(lanes));

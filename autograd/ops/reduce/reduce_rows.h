@@ -20,36 +20,6 @@ namespace lockstep::reduce_fold {
 /// Rows to a step: their totals stay in the first-level cache.
 inline constexpr std::int64_t kRows = 64;
 
-/// `count` elements, fewer than a vector's, and anything beside them.
-template <typename E>
-[[gnu::always_inline]] inline typename Vector<E>::Type load_some(const E* from, std::int64_t count) {
-  using V = typename Vector<E>::Type;
-#if defined(__AVX2__)
-  if constexpr (sizeof(E) == 4) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lane);
-    return reinterpret_cast<V>(_mm256_maskload_epi32(reinterpret_cast<const int*>(from), mask));
-  } else {
-    const __m256i mask = _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
-    return reinterpret_cast<V>(_mm256_maskload_epi64(reinterpret_cast<const long long*>(from), mask));
-  }
-#else
-  E values[Vector<E>::kLanes] = {};
-  for (std::int64_t lane = 0; lane < count; ++lane) values[lane] = from[lane];
-  return Vector<E>::load(values);
-#endif
-}
-/// The first `count` lanes of v, and `filler` in the others.
-template <typename E>
-[[gnu::always_inline]] inline typename Vector<E>::Type first_lanes(typename Vector<E>::Type v, std::int64_t count,
-                                                                   E filler) {
-  typedef std::conditional_t<sizeof(E) == 4, std::int32_t, std::int64_t> Int __attribute__((vector_size(32)));
-  Int lane;
-  for (int i = 0; i < Vector<E>::kLanes; ++i) lane[i] = i;
-  const Int bound = lane - lane + static_cast<std::conditional_t<sizeof(E) == 4, std::int32_t, std::int64_t>>(count);
-  return lane < bound ? v : Vector<E>::all(filler);
-}
-
 /// fold_chunk() of the terms' maps, up to its last step: what its lanes make is yet to be joined. kVectors is 4, or
 /// fewer if so many hold all terms; kWhole: the terms fill them.
 template <typename R, typename C, int kVectors, bool kWhole>
@@ -74,13 +44,17 @@ template <typename R, typename C, int kVectors, bool kWhole>
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) lanes[i] = R::fold_lanes(lanes[i], map(V::load(values + at + i * V::kLanes)));
   if constexpr (kWhole) return join_vectors<R, C, kVectors>(lanes);
+  // What is left fills all but the last of fewer than four vectors, and any number of four.
+  std::int64_t left = count - at;
 #pragma GCC unroll 4
-  for (int i = 0; i < kVectors; ++i, at += V::kLanes) {
-    if (at + V::kLanes <= count) {
+  for (int i = 0; i < kVectors; ++i, at += V::kLanes, left -= V::kLanes) {
+    if (kVectors < 4 && i < kVectors - 1) {
       lanes[i] = R::fold_lanes(lanes[i], map(V::load(values + at)));
-    } else if (at < count) {
-      lanes[i] =
-          R::fold_lanes(lanes[i], first_lanes<C>(map(load_some(values + at, count - at)), count - at, R::start()));
+    } else {
+      const std::int64_t some = std::clamp<std::int64_t>(left, 0, V::kLanes);
+      typename V::Type v = map(load_some(values + at, some));
+      if constexpr (R::kMaps || !std::is_base_of_v<Sum<C>, R>) v = first_lanes<C>(v, some, R::start());
+      lanes[i] = R::fold_lanes(lanes[i], v);
     }
   }
   return join_vectors<R, C, kVectors>(lanes);

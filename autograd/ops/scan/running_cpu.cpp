@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "lockstep/autograd/ops/scan/scan_kernels.h"
+#include "lockstep/core/cpu/wide_functions.h"
 #include "lockstep/core/dispatch.h"
+#include "lockstep/core/double_math_lines.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/vector_math.h"
 
@@ -68,6 +70,56 @@ void running_extremes(const Tensor& x, const Tensor& values, const Tensor& indic
   });
 }
 
+constexpr std::int64_t kTogether = 16;  // lines whose sums a step of logcumsumexp() goes on with
+
+/// log(exp(sum) + exp(value))
+double log_of_two(double sum, double value) {
+  const bool takes = value > sum || value != value;
+  const double high = takes ? value : sum, low = takes ? sum : value;
+  // Of two equal infinities the difference is not a number.
+  return high == low && std::isinf(high) ? high : high + math::log1p_any(math::exp(low - high));
+}
+
+/// The same of kTogether lines, by vectors where no difference is so large that exp() vanishes or is not a number.
+[[gnu::always_inline]] inline void add_to_logs(const double* values, double* sums) {
+  double high[kTogether], below[kTogether];
+  int far = 0;
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < kTogether; ++i) {
+    high[i] = values[i] > sums[i] ? values[i] : sums[i];
+    below[i] = std::fabs(values[i] - sums[i]);
+    far |= math::lines::is_near_exp(below[i]) ? 0 : 1;
+  }
+  if (far != 0) {
+    for (std::int64_t i = 0; i < kTogether; ++i) sums[i] = log_of_two(sums[i], values[i]);
+    return;
+  }
+  LOCKSTEP_VECTORIZE
+  for (std::int64_t i = 0; i < kTogether; ++i) sums[i] = high[i] + math::lines::log_of_one_and_exp(below[i]);
+}
+
+/// `count` lines of `length` elements, `step` apart, that begin `apart` from each other. Each waits for its last sum,
+/// so they are gone through together.
+template <typename T>
+void sum_logs(const T* x, T* out, std::int64_t count, std::int64_t apart, std::int64_t length, std::int64_t step) {
+  cpu::by_widest_vectors([=] {
+    constexpr std::int64_t kFew = 4;  // lines that are faster one after the other
+    for (std::int64_t i = 0; count < kFew && i < count; ++i) {
+      double sum = -std::numeric_limits<double>::infinity();
+      for (std::int64_t at = i * apart, left = length; left > 0; at += step, --left)
+        out[at] = static_cast<T>(sum = log_of_two(sum, static_cast<double>(x[at])));
+    }
+    if (count < kFew) return;
+    double sums[kTogether] = {}, values[kTogether] = {};
+    for (std::int64_t i = 0; i < count; ++i) sums[i] = -std::numeric_limits<double>::infinity();
+    for (std::int64_t at = 0; at < length; ++at) {
+      for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<double>(x[i * apart + at * step]);
+      add_to_logs(values, sums);
+      for (std::int64_t i = 0; i < count; ++i) out[i * apart + at * step] = static_cast<T>(sums[i]);
+    }
+  });
+}
+
 }  // namespace
 
 void running_extreme_cpu(bool largest, const Tensor& x, const Tensor& values, const Tensor& indices) {
@@ -80,22 +132,21 @@ void running_extreme_cpu(bool largest, const Tensor& x, const Tensor& values, co
 }
 
 void logcumsumexp_cpu(const Tensor& x, const Tensor& out, bool reverse) {
-  const std::int64_t length = x.size(1);
+  const std::int64_t outer = x.size(0), length = x.size(1), inner = x.size(2);
+  const std::int64_t first = reverse ? (length - 1) * inner : 0, step = reverse ? -inner : inner;
   dispatch_floating(x.dtype(), "logcumsumexp", [&]<typename T>() {
-    using C = scan_t<T>;
-    const T* values = x.data<T>();
-    T* results = out.data<T>();
-    for_each_lines(x, 1, [&](std::int64_t first, std::int64_t, std::int64_t step) {
-      C sum = -std::numeric_limits<C>::infinity();
-      for (std::int64_t i = 0; i < length; ++i) {
-        const std::int64_t at = first + (reverse ? length - 1 - i : i) * step;
-        const C value = static_cast<C>(values[at]);
-        const C high = value > sum || value != value ? value : sum, low = value > sum || value != value ? sum : value;
-        // Of two equal infinities the difference is not a number.
-        sum = high == low && std::isinf(high) ? high : high + math::log1p_any(math::exp(low - high));
-        results[at] = static_cast<T>(sum);
-      }
-    });
+    const T* const values = x.data<T>();
+    T* const results = out.data<T>();
+    parallel_for(outer * inner, std::max<std::int64_t>(1, cpu::kElementBlock / length),
+                 [&](std::int64_t i, std::int64_t end) {
+                   while (i < end) {
+                     const std::int64_t at = i / inner * length * inner + i % inner + first;
+                     const std::int64_t most = inner == 1 ? end - i : std::min(inner - i % inner, end - i);
+                     const std::int64_t count = std::min(kTogether, most);
+                     sum_logs(values + at, results + at, count, inner == 1 ? length : 1, length, step);
+                     i += count;
+                   }
+                 });
   });
 }
 

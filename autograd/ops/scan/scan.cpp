@@ -119,8 +119,11 @@ class CumprodBackward final : public Node {
   TensorList apply(TensorList grads) override {
     const Tensor &x = saved(0), &grad = grads[0];
     if (x.numel() == 1) return {grad};
-    const Tensor is_zero = eq(x, 0), zeros = scanned(Scan::sum, is_zero.to(kInt64), dim);  // so far
     const Tensor slopes = mul(scanned(Scan::product_before, x, dim), scanned(Scan::recurrence, grad, dim, true, x));
+    // Without a zero, slopes that are finite are those asked for.
+    if (x.device().is_cpu() && all(logical_and(isfinite(slopes), logical_and(isfinite(x), ne(x, 0)))).item<bool>())
+      return {slopes};
+    const Tensor is_zero = eq(x, 0), zeros = scanned(Scan::sum, is_zero.to(kInt64), dim);  // so far
     const Tensor finite = isfinite(slopes) * isfinite(x), after_zero = zeros > is_zero.to(kInt64);
     if (x.device().is_cpu() && all(finite).item<bool>()) return {where(after_zero, 0, slopes)};
     return {where(after_zero, 0, where(finite, slopes, quotients(x, grad, is_zero, zeros)))};

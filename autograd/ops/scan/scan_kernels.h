@@ -31,7 +31,7 @@ ProductKernel product_cpu;
 /// places. x is [outer, length, inner], contiguous, with elements; so are values and indices.
 using RunningExtremeKernel = void(bool largest, const Tensor& x, const Tensor& values, const Tensor& indices);
 RunningExtremeKernel running_extreme_cpu;
-/// out = log(exp(x[0]) + ... + exp(x[i])), as above, from the end if `reverse`. Floating point, in scan_t.
+/// out = log(exp(x[0]) + ... + exp(x[i])), as above, from the end if `reverse`. Floating point, in double.
 using LogCumsumExpKernel = void(const Tensor& x, const Tensor& out, bool reverse);
 LogCumsumExpKernel logcumsumexp_cpu;
 

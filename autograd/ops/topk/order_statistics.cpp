@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <vector>
 
 #include "lockstep/autograd/grad_mode.h"
 #include "lockstep/autograd/ops/binary/binary.h"
@@ -135,6 +139,35 @@ Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool out_int32, bool
   return searchsorted(boundaries, x, out_int32, right);
 }
 
+namespace {
+
+/// counts[b]: how many values from `first` to `last` lie in bin b of as many equal ones. Values' bins are found some at
+/// a time, by vectors; what lies outside is counted behind the last.
+template <typename T>
+void count_bins(const T* values, std::int64_t n, std::int64_t bins, T first, T last, T* counts) {
+  constexpr std::int64_t kChunk = 512, kTables = 2;
+  // Of neighbours apart: to count two in one bin in turn is to wait for the first count to be written.
+  std::vector<std::int64_t> tables(static_cast<std::size_t>(kTables * (bins + 1)));
+  using Number = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  LOCKSTEP_CHECK(bins < std::numeric_limits<Number>::max(), "[histc] expected fewer bins, found {}", bins);
+  Number bin[kChunk];
+  for (std::int64_t begin = 0; begin < n; begin += kChunk) {
+    const std::int64_t count = std::min(kChunk, n - begin);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T value = values[begin + i];
+      const bool inside = (value >= first) & (value <= last);
+      const T place = ((inside ? value : first) - first) / (last - first) * static_cast<T>(bins);
+      bin[i] = inside ? std::min(static_cast<Number>(place), static_cast<Number>(bins - 1)) : static_cast<Number>(bins);
+    }
+    for (std::int64_t i = 0; i < count; ++i)
+      ++tables[static_cast<std::size_t>(i % kTables * (bins + 1) + static_cast<std::int64_t>(bin[i]))];
+  }
+  for (std::int64_t b = 0; b < bins; ++b)
+    counts[b] = static_cast<T>(tables[static_cast<std::size_t>(b)] + tables[static_cast<std::size_t>(bins + 1 + b)]);
+}
+
+}  // namespace
+
 Tensor histc(const Tensor& x, std::int64_t bins, double low, double high) {
   LOCKSTEP_CHECK(x.defined() && x.is_floating_point(), "[histc] expected a floating-point tensor");
   if (element_size(x.dtype()) == 2) return histc(x.to(kFloat32), bins, low, high).to(x.dtype());
@@ -152,13 +185,7 @@ Tensor histc(const Tensor& x, std::int64_t bins, double low, double high) {
   const Tensor host = as_contiguous(move_values(x.detach(), {}));
   const Tensor counts = zeros({bins}, {.dtype = x.dtype()});
   dispatch_compute(x.dtype(), "histc", [&]<typename T>() {
-    const T first = static_cast<T>(low), last = static_cast<T>(high);
-    for (std::int64_t i = 0; i < host.numel(); ++i) {
-      const T value = host.data<T>()[i];
-      if (!(value >= first && value <= last)) continue;
-      const auto bin = static_cast<std::int64_t>((value - first) / (last - first) * static_cast<T>(bins));
-      counts.data<T>()[std::min(bin, bins - 1)] += T(1);
-    }
+    count_bins(host.data<T>(), host.numel(), bins, static_cast<T>(low), static_cast<T>(high), counts.data<T>());
   });
   return move_values(counts, x.device());
 }

@@ -67,7 +67,7 @@ Tensor searchsorted(const Tensor& sorted, Scalar value, bool out_int32 = false, 
 Tensor bucketize(const Tensor& x, const Tensor& boundaries, bool out_int32 = false, bool right = false);
 /// How many elements lie in each of `bins` intervals of one width from min to max, max included, others being left out;
 /// of x's dtype. Equal bounds stand for the smallest and largest element. Throws Error for integers, bounds in the
-/// wrong order, and bounds that are not finite. torch.histc.
+/// wrong order, bounds that are not finite, and for float32 2^31 bins or more. torch.histc.
 Tensor histc(const Tensor& x, std::int64_t bins = 100, double min = 0.0, double max = 0.0);
 /// Which elements of x are among those of `among`. Bool. Waits for the device.
 Tensor isin(const Tensor& x, const Tensor& among);

@@ -75,6 +75,12 @@ UnaryRow<C> row_function(UnaryOp op) {
           return cpu::write_row(
               out, count, [x](std::int64_t i) __attribute__((always_inline)) { return NearLine<F>::value(x[i]); });
         }
+      if constexpr (requires { typename NearLine<F>::Wider; }) {
+        using Wider = typename NearLine<F>::Wider;
+        if (all_near<Wider>(x, count))
+          return cpu::write_row(
+              out, count, [x](std::int64_t i) __attribute__((always_inline)) { return Wider::value(x[i]); });
+      }
       if constexpr (Line<F>::kAny)
         return apply_line(
             x, count, out, Line<F>(f), ValueOf{}, [&](std::int64_t i) { return f.value(x[i]); },

@@ -21,7 +21,7 @@ struct LogarithmOfNear {
   return (x == 1.0) | (x == 2.0) ? 0.0 : value;
 }
 
-/// Some functions of float have a straight line for arguments that are near.
+/// Some functions of float have a straight line for arguments that are near, and one that takes longer for `Wider`.
 template <typename F>
 struct NearLine {
   static constexpr bool kAny = false;
@@ -44,8 +44,25 @@ template <>
 struct NearLine<Tan<float>> : NearAngle {
   [[gnu::always_inline]] static float value(float x) { return math::near_tan(x); }
 };
+/// The same for finite x that is no whole number, as log_gamma() has it; positive ones may be whole.
+[[gnu::always_inline]] inline double log_gamma_of_fraction(double x) {
+  const double whole = log_gamma_of_positive(x > 0.0 ? x : 1.0 - x, LogarithmOfNear());
+  const double sine = math::lines::sine_of_near(kPi * from_whole(x), 0);
+  const double reflected = math::lines::log_of_near(kPi / std::fabs(sine)) - whole;
+  return (x == 1.0) | (x == 2.0) ? 0.0 : x > 0.0 ? whole : reflected;
+}
+/// Arguments some of which are negative.
+struct LogGammaOfFractions {
+  static bool is_near(float x) {
+    return (std::fabs(x) < std::numeric_limits<float>::infinity()) & ((x > 0.0f) | (x != std::floor(x)));
+  }
+  [[gnu::always_inline]] static float value(float x) {
+    return static_cast<float>(log_gamma_of_fraction(static_cast<double>(x)));
+  }
+};
 template <>
 struct NearLine<LogGamma<float>> {
+  using Wider = LogGammaOfFractions;
   static constexpr bool kAny = true;
   static bool is_near(float x) { return (x > 0.0f) & (x < std::numeric_limits<float>::infinity()); }
   [[gnu::always_inline]] static float value(float x) {
