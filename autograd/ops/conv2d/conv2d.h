@@ -71,7 +71,9 @@ struct Conv3dOptions {
   std::int64_t groups = 1;  ///< as conv2d's
 };
 /// 3-D convolution of volumes [n, in, d, h, w] (or without n), as torch.nn.functional.conv3d: a conv2d() of images
-/// whose channels are the layers that the kernel [out, in / groups, kd, kh, kw] meets. Throws Error as conv2d() does.
+/// whose channels are the layers that the kernel [out, in / groups, kd, kh, kw] meets, or, of float32 channels that do
+/// not meet each other on a CPU (out = in = groups, a stride of 1 along the depth), one for each layer of the kernel,
+/// added up in their order. Throws Error as conv2d() does.
 Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv3dOptions& options = {});
 /// Options of conv_transpose3d().
 struct ConvTranspose3dOptions {
