@@ -57,8 +57,10 @@ class PeerMonitor {
   void point_to_point_started(const OperationInfo& operation);
   void set_step(std::int64_t step);
   /// What a step of this rank has ended with; forgotten when collective `next` of this group, or a later one, has
-  /// ended.
+  /// ended. kUnknownException replaces nothing that is known.
   void set_exception(std::string_view what, std::uint64_t next);
+  /// That, here or in the group that this one was split from; empty: none.
+  std::string exception() const;
   /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
   void set_ended_by(std::string_view reason);
 
