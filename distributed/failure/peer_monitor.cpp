@@ -228,15 +228,24 @@ void PeerMonitor::publish_and_look() {
       store_lost_ = true;
     }
     std::unique_lock lock(mutex_);
-    const Milliseconds slept_at = steady_now(), planned = pause();
+    const Milliseconds planned = pause();
+    sleeps_ = {steady_now(), planned};
     wake_.wait_for(lock, planned, [this] { return stop_; });
-    if (const Milliseconds woken_at = steady_now(); woken_at - slept_at - planned > kStandstill)
-      stood_still_ = {woken_at - slept_at, woken_at};
+    note_standstill();
+    sleeps_.reset();
   }
 }
 
-std::string PeerMonitor::standstill() const {
+// The caller holds the mutex.
+void PeerMonitor::note_standstill() {
+  if (!sleeps_) return;
+  const auto& [since, planned] = *sleeps_;
+  if (const Milliseconds now = steady_now(); now - since - planned > kStandstill) stood_still_ = {now - since, now};
+}
+
+std::string PeerMonitor::standstill() {
   const std::lock_guard lock(mutex_);
+  note_standstill();  // whoever asks may have woken before the publisher
   const auto& [length, end] = stood_still_;
   if (length.count() == 0 || steady_now() - end > 2 * timeout_) return {};
   return fmt::format(

@@ -108,6 +108,10 @@ class Training {
     if (scenario_ == "throw") model.forward(ls::ones({3, 3}));
     if (scenario_.ends_with("throw_own")) throw std::runtime_error("out of milk");
     if (scenario_ == "uncaught") throw std::runtime_error("out of bread");
+    if (scenario_.ends_with("stands_still")) {
+      std::this_thread::sleep_for(timeout_ / 5);  // what is told in the beginning is told then
+      ::raise(SIGSTOP);
+    }
     if (scenario_ == "exit") std::exit(0);
     if (scenario_ == "_exit") ::_exit(0);
     if (scenario_.starts_with("fork_")) fork_child();
