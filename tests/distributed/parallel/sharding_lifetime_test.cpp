@@ -1,5 +1,7 @@
 // Steps and optimizers of a divided model that come and go.
 
+#include <sys/resource.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,7 +11,9 @@
 
 #include "lockstep/core/allocator.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/sharding/checkpoint_by_shares.h"
 #include "tests/distributed/parallel/sharding_support.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -165,6 +169,31 @@ TEST(Sharding, ZeroGradWithoutSetToNoneLeavesZeros) {
         for (const int zero : {2, 3}) EXPECT_EQ(train(zero, ways[way]), expected) << world << zero << way;
       }
     });
+}
+
+// A rank that cannot open the file which rank 0 has begun says why.
+TEST(Sharding, WritingACheckpointByRanksNeedsADescriptorOfEach) {
+  const lockstep::testing::TemporaryPath path;
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .zero = 3});
+    const auto optimizer = zero_redundancy<optim::SGD>(step, {.lr = 0.1});
+    const auto begun = CheckpointByShares::begin(path.text(), tower, {*optimizer}, {.step = 1}, *group, {});
+    ASSERT_TRUE(begun);
+    group->barrier()->wait();
+    rlimit none = before;
+    none.rlim_cur = 3;
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    group->barrier()->wait();
+    const std::string error = error_of([&] { begun->write(*group); });
+    group->barrier()->wait();
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_NE(error.find("cannot open "), std::string::npos) << error;
+    EXPECT_NE(error.find(": Too many open files"), std::string::npos) << error;
+  });
 }
 
 // What holds the parameters whole may go last: after the step, its module, or both.
