@@ -184,11 +184,13 @@ class Verdicts {
   std::string place(const Observation& seen) const {
     if (!seen.state) return "never seen in a collective";
     const PeerState& state = *seen.state;
+    // Who has not answered told where it was every now and then, and may have come far since.
+    const char* seen_at = state.collective.empty() && !seen.answered ? "last told of itself " : "last seen ";
     std::string text = state.collective.empty()
                            ? "before its first collective"
                            : fmt::format("{} {}", state.running ? "in" : "after", state.collective);
     if (!state.elsewhere.empty()) text += ", in " + state.elsewhere;
-    return "last seen " + text + point_to_point(state) + step(state);
+    return seen_at + text + point_to_point(state) + step(state);
   }
 
   static std::string point_to_point(const PeerState& state) {
