@@ -127,8 +127,9 @@ int Program::main(int argc, const char* const* argv, const Body& body, const Che
         try {
           return body(workers, options.run);
         } catch (const UnwrittenError& error) {
-          // All ranks have done their work, and leave the job in good order. One tells, and has the status.
-          if (const auto group = workers.group(); group && group->rank() != 0) return 0;
+          // All ranks have done their work, and leave the job in good order. Of what is rank 0's it tells, and has the
+          // status.
+          if (const auto group = workers.group(); error.is_of_all_ranks() && group && group->rank() != 0) return 0;
           unwritten = error.what();
           return launcher::kUnwritten;
         }

@@ -311,7 +311,7 @@ Result Run::State::finish() {
     }
   });
   if (group) lost = group->broadcast_object(lost);
-  if (!lost.empty()) throw UnwrittenError("[run] " + lost);
+  if (!lost.empty()) throw UnwrittenError::of_all_ranks("[run] " + lost);
   return result;
 }
 
@@ -364,14 +364,15 @@ int Run::train_and_write(const std::function<void()>& write) {
     try {
       body();
     } catch (const UnwrittenError& error) {
+      // The others leave in good order while rank 0 writes.
+      if (error.is_of_all_ranks() && !state_->is_rank0) return;
       lost += fmt::format("{}{}", lost.empty() ? "" : "; ", error.what());
     }
   };
   attempt([&] { train(); });
   result.stopped_by = state_->stopped_by;
   if (result.stopped_by == 0) attempt(write);
-  // The others leave in good order while rank 0 writes.
-  if (!lost.empty() && state_->is_rank0) throw UnwrittenError(lost);
+  if (!lost.empty()) throw UnwrittenError(lost);
   return result.exit_status();
 }
 

@@ -109,10 +109,21 @@ struct RunOptions {
 };
 
 /// The training is done, and something of what it has made could not be written where it should be: the message says
-/// what, and where it is instead. To train once more would not help.
+/// what, and where it is instead. To train once more would not help. Of a program (Program::main) the rank that throws
+/// it prints it, and ends with launcher::kUnwritten.
 class UnwrittenError : public Error {
  public:
   using Error::Error;
+  /// One that every rank throws alike, of what rank 0 writes for all: rank 0 alone prints it, and the others end well.
+  static UnwrittenError of_all_ranks(const std::string& message) {
+    UnwrittenError error(message);
+    error.of_all_ranks_ = true;
+    return error;
+  }
+  bool is_of_all_ranks() const { return of_all_ranks_; }
+
+ private:
+  bool of_all_ranks_ = false;
 };
 
 /// Called on every rank; what they call must be collective. Empty ones are passed over. In the order of a run:
@@ -174,8 +185,8 @@ class Run {
   /// where.
   Result train();
   /// train(), then what the program itself writes of the trained model, also where something of the run's own could not
-  /// be written; not if a signal ended the run. `write` is called on every rank, and may throw UnwrittenError on rank
-  /// 0, which throws one for both when all else is done. Returns the exit status, see Result::exit_status().
+  /// be written; not if a signal ended the run. `write` is called on every rank, and may throw UnwrittenError: the
+  /// rank throws one for both when all else is done. Returns the exit status, see Result::exit_status().
   int train_and_write(const std::function<void()>& write);
 
   /// From a callback, on every rank: this step is the last one.

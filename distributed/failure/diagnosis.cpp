@@ -6,6 +6,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/distributed/failure/broken_links.h"
+#include "lockstep/distributed/failure/process_end.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -17,7 +18,7 @@ bool is_live(const Observation& seen) {
   return seen.answered && seen.state->ended_by.empty() && !seen.state->left;
 }
 
-bool has_caught_exception(const Observation& seen) {
+bool has_had_exception(const Observation& seen) {
   return seen.state && !seen.state->exception.empty();
 }
 
@@ -96,13 +97,13 @@ class Verdicts {
     for (int r = 0; r < static_cast<int>(observations.size()); ++r) verdicts_.push_back(first_look(r));
     // Some have gone on after an exception, and others have had none. One that waits may have dealt with it: then a
     // rank that has died is the cause.
-    if (std::ranges::all_of(observations, has_caught_exception)) return;
+    if (std::ranges::all_of(observations, has_had_exception)) return;
     const bool one_is_dead = std::ranges::any_of(verdicts_, [](Verdict verdict) {
       return verdict == Verdict::ended || verdict == Verdict::gone || verdict == Verdict::stopped;
     });
     for (std::size_t r = 0; r < verdicts_.size(); ++r)
-      if (has_caught_exception(observations[r]) && (!one_is_dead || verdicts_[r] > Verdict::gone))
-        verdicts_[r] = Verdict::threw;
+      if (has_had_exception(observations[r]) && (!one_is_dead || verdicts_[r] > Verdict::gone))
+        verdicts_[r] = observations[r].state->is_ended_by_exception() ? Verdict::ended : Verdict::threw;
   }
 
   Verdict verdict(int rank) const { return verdicts_[static_cast<std::size_t>(rank)]; }
@@ -159,6 +160,7 @@ class Verdicts {
       case Verdict::left:
         return fmt::format("left the group in good order, {}", place(seen));
       case Verdict::threw:
+        if (!seen.state->caught) return fmt::format("{}; {}", reason_of_end(seen.state->exception), place(seen));
         return fmt::format("threw an exception, which the program has caught: {}; {}{}", seen.state->exception,
                            seen.state->left ? "then left the group, " : "", place(seen));
       case Verdict::ended:
@@ -182,11 +184,13 @@ class Verdicts {
   std::string place(const Observation& seen) const {
     if (!seen.state) return "never seen in a collective";
     const PeerState& state = *seen.state;
+    // Who has not answered told where it was every now and then, and may have come far since.
+    const char* seen_at = state.collective.empty() && !seen.answered ? "last told of itself " : "last seen ";
     std::string text = state.collective.empty()
                            ? "before its first collective"
                            : fmt::format("{} {}", state.running ? "in" : "after", state.collective);
     if (!state.elsewhere.empty()) text += ", in " + state.elsewhere;
-    return "last seen " + text + point_to_point(state) + step(state);
+    return seen_at + text + point_to_point(state) + step(state);
   }
 
   static std::string point_to_point(const PeerState& state) {
@@ -217,6 +221,7 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
     case Verdict::ended:
       return {};
     case Verdict::threw:
+      if (!state || !state->caught) return {};
       return "a rank that catches what was thrown on it must not go on alone: let it end, or abort() its group";
     case Verdict::left:
       return fmt::format("all ranks must make the same number of calls: look why {} ended earlier than the others",
@@ -247,19 +252,6 @@ std::string remedy(Verdict verdict, const std::string& who, const std::optional<
 }
 
 }  // namespace
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (i > 0) text += ", ";
-    text += std::to_string(ranks[i]);
-    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
-    i = last + 1;
-  }
-  return text;
-}
 
 Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
                    const std::string& store_error, std::int64_t now_ms, const std::vector<int>& ranks) {
@@ -332,7 +324,7 @@ Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observatio
     remedies = remedy(worst, {}, {});
   }
   if (worst == Verdict::mismatched) causes = "mismatched collectives: " + causes;
-  if (worst == Verdict::mismatched && std::ranges::all_of(observations, has_caught_exception)) {
+  if (worst == Verdict::mismatched && std::ranges::all_of(observations, has_had_exception)) {
     causes += fmt::format("; every rank had caught an exception before ({})", observations.front().state->exception);
     remedies =
         "ranks can leave out a step that throws where they have made the same calls in it, and with unequal numbers of "

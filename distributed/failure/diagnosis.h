@@ -52,7 +52,4 @@ struct Diagnosis {
 Diagnosis diagnose(const OperationFailure& failure, const std::vector<Observation>& observations,
                    const std::string& store_error, std::int64_t now_ms, const std::vector<int>& ranks = {});
 
-/// "rank 3", "ranks 0, 2-5"; `ranks` in rising order.
-std::string ranks_text(const std::vector<int>& ranks);
-
 }  // namespace lockstep::distributed

@@ -102,7 +102,7 @@ ProcessGroupError GroupFailure::tell(const OperationFailure& failure) {
   const Diagnosis diagnosis = monitor_->diagnose(failure);
   const bool reports = monitor_->is_reporter(failure, diagnosis);
   if (reports) logging::error("{}", diagnosis.report);
-  if (diagnosis.headline.empty()) return ProcessGroupError(text + failure.cause);
+  if (diagnosis.headline.empty()) return ProcessGroupError(text + monitor_->standstill() + failure.cause);
   std::string brief;
   if (const int reporter = reports ? place_.rank : monitor_->reporter(diagnosis);
       reporter >= 0 && !diagnosis.culprits.empty() && logging::enabled(logging::Level::error))
@@ -137,6 +137,9 @@ ProcessGroupError GroupFailure::tell_parent(const OperationFailure& failure) {
     if (cause.empty()) {
       cause = error.what();
       if (const std::size_t at = cause.find(kFailed); at != std::string::npos) cause.erase(0, at + kFailed.size());
+    } else if (monitor_) {
+      const std::string standstill = monitor_->standstill();
+      cause = (standstill.empty() && parent.monitor() ? parent.monitor()->standstill() : standstill) + cause;
     }
     return ProcessGroupError(fmt::format("[Rank {}] {}{}{}", job_rank(place_.rank), what, kFailed, cause),
                              error.brief());

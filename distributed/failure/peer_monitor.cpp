@@ -134,20 +134,6 @@ void PeerMonitor::set_step(std::int64_t step) {
   ++changes_;
 }
 
-void PeerMonitor::set_exception(std::string_view what, std::uint64_t next) {
-  if (parent_) parent_->set_exception(what, parent_->begun());
-  const std::lock_guard lock(mutex_);
-  state_.exception = what;
-  exception_until_ = next;
-  ++changes_;
-}
-
-void PeerMonitor::forget_exception() {
-  if (parent_) parent_->forget_exception();
-  const std::lock_guard lock(mutex_);
-  state_.exception.clear();
-}
-
 std::uint64_t PeerMonitor::begun() const {
   const std::lock_guard lock(mutex_);
   return state_.called;
@@ -170,6 +156,8 @@ PeerState PeerMonitor::own_state() const {
     const std::lock_guard lock(mutex_);
     state = state_;
     all = announced_ || state_.left;
+    state.caught = !state.exception.empty() && ((state.left && !state.is_ended_by_exception()) ||
+                                                (state.running && state.called > exception_until_));
     const std::uint64_t count = std::min<std::uint64_t>(state_.called, all ? kCalls : 1);
     for (std::uint64_t number = state_.called - count; number < state_.called; ++number)
       if (const Call* call = call_of(number)) calls.push_back(*call);
@@ -240,15 +228,24 @@ void PeerMonitor::publish_and_look() {
       store_lost_ = true;
     }
     std::unique_lock lock(mutex_);
-    const Milliseconds slept_at = steady_now(), planned = pause();
+    const Milliseconds planned = pause();
+    sleeps_ = {steady_now(), planned};
     wake_.wait_for(lock, planned, [this] { return stop_; });
-    if (const Milliseconds woken_at = steady_now(); woken_at - slept_at - planned > kStandstill)
-      stood_still_ = {woken_at - slept_at, woken_at};
+    note_standstill();
+    sleeps_.reset();
   }
 }
 
-std::string PeerMonitor::standstill() const {
+// The caller holds the mutex.
+void PeerMonitor::note_standstill() {
+  if (!sleeps_) return;
+  const auto& [since, planned] = *sleeps_;
+  if (const Milliseconds now = steady_now(); now - since - planned > kStandstill) stood_still_ = {now - since, now};
+}
+
+std::string PeerMonitor::standstill() {
   const std::lock_guard lock(mutex_);
+  note_standstill();  // whoever asks may have woken before the publisher
   const auto& [length, end] = stood_still_;
   if (length.count() == 0 || steady_now() - end > 2 * timeout_) return {};
   return fmt::format(

@@ -57,13 +57,15 @@ class PeerMonitor {
   void point_to_point_started(const OperationInfo& operation);
   void set_step(std::int64_t step);
   /// What a step of this rank has ended with; forgotten when collective `next` of this group, or a later one, has
-  /// ended.
+  /// ended. kUnknownException replaces nothing that is known.
   void set_exception(std::string_view what, std::uint64_t next);
+  /// That, here or in the group that this one was split from; empty: none.
+  std::string exception() const;
   /// This rank ends by its own doing: "threw: ...". To be announced or published afterwards.
   void set_ended_by(std::string_view reason);
 
   /// Empty unless this process was stopped a while ago for longer than other work explains; else says so, with "; ".
-  std::string standstill() const;
+  std::string standstill();
   /// How long ago this rank's last collective ended; the longest time there is if it is in one, or there was none.
   Milliseconds since_last_collective() const;
 
@@ -115,6 +117,7 @@ class PeerMonitor {
   std::int64_t now_ms() const;
   bool stopping() const;
   bool watching() const;
+  void note_standstill();
   Milliseconds pause() const;
   std::string store_error() const;
   void give_up_store(std::string_view error);
@@ -150,8 +153,9 @@ class PeerMonitor {
   std::string store_error_;  // of a request after a failure; not empty: nobody waits for the store any more
   std::vector<std::optional<PeerState>> last_read_;
   std::atomic<bool> identities_read_ = false;
-  int early_looks_ = 0;                                      // for identities
-  std::pair<Milliseconds, Milliseconds> stood_still_{0, 0};  // for how long, and until when by the steady clock
+  int early_looks_ = 0;                                          // for identities
+  std::pair<Milliseconds, Milliseconds> stood_still_{0, 0};      // for how long, and until when by the steady clock
+  std::optional<std::pair<Milliseconds, Milliseconds>> sleeps_;  // since when, and for how long it means to
   int next_refresh_ = 0;
   Milliseconds next_mismatch_look_{0};
   std::atomic<bool> told_ = false;

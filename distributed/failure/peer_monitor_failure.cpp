@@ -6,6 +6,7 @@
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/log.h"
 #include "lockstep/distributed/failure/peer_monitor.h"
+#include "lockstep/distributed/failure/process_end.h"
 #include "lockstep/distributed/failure/tell_launcher.h"
 
 namespace lockstep::distributed {
@@ -17,6 +18,28 @@ constexpr Milliseconds kPause{10};  // between two looks for answers
 
 std::int64_t PeerMonitor::now_ms() const {
   return std::chrono::duration_cast<Milliseconds>(std::chrono::steady_clock::now() - began_).count();
+}
+
+void PeerMonitor::set_exception(std::string_view what, std::uint64_t next) {
+  if (parent_) parent_->set_exception(what, parent_->begun());
+  const std::lock_guard lock(mutex_);
+  if (state_.exception.empty() || what != kUnknownException) state_.exception = what;
+  exception_until_ = next;
+  ++changes_;
+}
+
+std::string PeerMonitor::exception() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!state_.exception.empty() && state_.exception != kUnknownException) return state_.exception;
+  }
+  return parent_ ? parent_->exception() : "";
+}
+
+void PeerMonitor::forget_exception() {
+  if (parent_) parent_->forget_exception();
+  const std::lock_guard lock(mutex_);
+  state_.exception.clear();
 }
 
 std::optional<OperationFailure> PeerMonitor::reported_failure() {

@@ -18,6 +18,7 @@ std::string PeerState::encode() const {
       .byte(left)
       .bytes(ended_by)
       .bytes(exception)
+      .byte(caught)
       .bytes(trouble)
       .integer(static_cast<std::uint64_t>(lost_peer))
       .byte(static_cast<std::uint8_t>(missed))
@@ -45,6 +46,7 @@ PeerState PeerState::decode(std::string_view text) {
   state.left = fields.byte() != 0;
   state.ended_by = fields.bytes();
   state.exception = fields.bytes();
+  state.caught = fields.byte() != 0;
   state.trouble = fields.bytes();
   state.lost_peer = static_cast<int>(fields.integer());
   state.missed = static_cast<Way>(std::min(fields.byte(), static_cast<std::uint8_t>(Way::network)));
@@ -60,6 +62,19 @@ PeerState PeerState::decode(std::string_view text) {
     call.description = fields.bytes();
   }
   return state;
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i > 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (last > i) text += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
 }
 
 }  // namespace lockstep::distributed

@@ -28,7 +28,8 @@ struct PeerState {
   std::int64_t step = -1;         ///< training step; -1 if the program does not say
   bool left = false;              ///< has taken its leave of the group
   std::string ended_by;           ///< its own doing, if it gave up by itself: "threw: ...", "aborted: ..."
-  std::string exception;          ///< that its last step ended with, which the program has caught; empty if none
+  std::string exception;          ///< that its last step ended with; empty if none
+  bool caught = false;            ///< it has gone on after that, or left the group in good order
   std::string trouble;            ///< why it gave up; empty if it has not
   int lost_peer = -1;             ///< the rank that it waited for when it gave up, by itself; -1 if none
   Way missed = Way::none;         ///< by which it waited for that one
@@ -36,9 +37,13 @@ struct PeerState {
   ProcessIdentity process;
   std::vector<Call> calls;  ///< the last collectives, oldest first; told by a rank that has failed or left
 
+  bool is_ended_by_exception() const { return ended_by.starts_with("threw"); }
   std::string encode() const;
   /// Throws Error if `text` is no state.
   static PeerState decode(std::string_view text);
 };
+
+/// "rank 3", "ranks 0, 2-5"; `ranks` in rising order.
+std::string ranks_text(const std::vector<int>& ranks);
 
 }  // namespace lockstep::distributed

@@ -88,12 +88,17 @@ void process_end::remove(PeerMonitor& monitor) {
 
 std::string unwinding_message() {
   const std::string message = last_message();
-  return message.empty() ? "what it says is not known here" : message;
+  return message.empty() ? kUnknownException : message;
 }
 
-std::string unwinding_reason() {
-  const std::string message = last_message();
-  return message.empty() ? "threw an exception; what it says stands in its own stderr" : "threw: " + message;
+std::string reason_of_end(const std::string& exception) {
+  return exception == kUnknownException ? "threw an exception; what it says stands in its own stderr"
+                                        : "threw: " + exception;
+}
+
+std::string unwinding_reason(const std::string& remembered) {
+  const std::string message = unwinding_message();
+  return reason_of_end(message == kUnknownException && !remembered.empty() ? remembered : message);
 }
 
 }  // namespace lockstep::distributed

@@ -16,10 +16,14 @@ void remove(PeerMonitor& monitor);
 
 }  // namespace process_end
 
+/// What is said of an exception that is no lockstep::Error and of which only its unwinding is seen.
+inline constexpr const char* kUnknownException = "what it says is not known here";
 /// While an exception unwinds the stack: the message of the lockstep::Error that this thread made last, on one line, if
-/// that was a moment ago; of other types nothing is known here, as it says then.
+/// that was a moment ago; else kUnknownException.
 std::string unwinding_message();
-/// The same for the end of the process: "threw: ...".
-std::string unwinding_reason();
+/// "threw: ...", also of kUnknownException.
+std::string reason_of_end(const std::string& exception);
+/// The same for what ends with it: "threw: ...". `remembered`: what is known to have been thrown before, if anything.
+std::string unwinding_reason(const std::string& remembered);
 
 }  // namespace lockstep::distributed

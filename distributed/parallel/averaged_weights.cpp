@@ -1,6 +1,7 @@
 #include "lockstep/distributed/parallel/averaged_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "lockstep/autograd/grad_mode.h"
@@ -109,8 +110,8 @@ void AveragedWeights::write_averages() {
       const Tensor values = values_of(piece);
       copy_values(piece.average, values);
       values.storage()->bump_version();
-      piece.written = values.storage()->version();
     }
+    for (Piece& piece : pieces_) piece.written = values_of(piece).storage()->version();  // several may share memory
   } catch (...) {
     put_back();
     throw;
@@ -119,12 +120,21 @@ void AveragedWeights::write_averages() {
   held_ = true;
 }
 
+// Of divided parameters, which are written anew by everybody who has made them whole, only the values tell.
+bool AveragedWeights::was_written(const Piece& piece) const {
+  const Tensor values = values_of(piece);
+  if (!piece.share.defined()) return values.storage()->version() != piece.written;
+  const Tensor average =
+      values.dtype() == piece.average.dtype() ? piece.average : cast_values(piece.average, values.dtype());
+  const Tensor found = as_contiguous(move_values(values, Device(kCPU)));
+  const Tensor expected = as_contiguous(move_values(average, Device(kCPU)));
+  return std::memcmp(found.raw_data(), expected.raw_data(), found.nbytes()) != 0;
+}
+
 // Under whole_parameters(), whose values would replace these, once more at their end.
 void AveragedWeights::put_back() {
   const NoGradGuard values_only;
-  const bool changed = held_ && std::ranges::any_of(pieces_, [&](const Piece& piece) {
-                         return values_of(piece).storage()->version() != piece.written;
-                       });
+  const bool changed = held_ && std::ranges::any_of(pieces_, [&](const Piece& piece) { return was_written(piece); });
   if (changed)
     logging::warn(
         "[AveragedWeights] parameters were written while the averages were held, by a step of training or from a "

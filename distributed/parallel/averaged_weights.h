@@ -104,6 +104,7 @@ class AveragedWeights {
   void add(std::size_t parameter, std::int64_t begin, const Tensor& share);
   Tensor values_of(const Piece& piece) const;
   void write_averages();
+  bool was_written(const Piece& piece) const;
   void put_back();
   void check_not_held(const char* what) const;
   void check_whole(const char* what) const;

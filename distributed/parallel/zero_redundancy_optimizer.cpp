@@ -149,7 +149,7 @@ void ZeroRedundancyOptimizer::step() {
   local_->step();
   for (const Tensor& share : shares_) share.set_grad({});
   if (division_) {
-    division_->clear_gradients_of(parameters());  // another optimizer may have others
+    division_->clear_gradients_of(parameters(), /*set_to_none=*/true);  // another optimizer may have others
     ++division_->updates;
   }
   if (division_ && division_->values_too) {

@@ -62,7 +62,6 @@ class ZeroRedundancyOptimizer final : public optim::Optimizer {
   ~ZeroRedundancyOptimizer() override;
 
   void step() override;
-  void zero_grad(bool set_to_none = true) override;
   optim::GradNorm clip_grad_norm_(double max_norm, bool error_if_nonfinite = false) override;
   void clip_grad_value_(double limit) override;
   bool scale_gradients(double factor) override;

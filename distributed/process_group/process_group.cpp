@@ -23,11 +23,18 @@ constexpr Milliseconds kTogether{100};
 // The others need not wait for operations that an exception has taken this rank away from. But what all ranks have just
 // done together, and found to be an error, say, they shall come to the end of.
 void end_by_exception(GroupFailure& failure) {
-  const std::string reason = unwinding_reason();
   const PeerMonitor* monitor = failure.monitor();
+  const std::string reason = unwinding_reason(monitor ? monitor->exception() : "");
   if (monitor && !failure.failing() && monitor->since_last_collective() < kTogether)
     std::this_thread::sleep_for(kTogether);
   failure.end_by_own_doing(reason);
+}
+
+// Of a group that was split from another, in which others may wait for this rank before that one has come to its end.
+void leave_by_exception(GroupFailure& failure, const std::function<void(std::string_view what)>& remember) {
+  remember(unwinding_message());
+  if (PeerMonitor* const monitor = failure.monitor(); monitor && !failure.failing())
+    monitor->set_ended_by(unwinding_reason(monitor->exception()));
 }
 
 }  // namespace
@@ -73,7 +80,7 @@ ProcessGroup::~ProcessGroup() {
   }
   if (failure_ && std::uncaught_exceptions() > 0) {
     if (parent_)  // the exception may stay within the group's scope, on all ranks alike, and the job goes on
-      remember_exception(unwinding_message());
+      leave_by_exception(*failure_, [this](std::string_view what) { remember_exception(what); });
     else
       end_by_exception(*failure_);
   }

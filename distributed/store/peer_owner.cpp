@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -47,8 +48,11 @@ uid_t unknown_user() {
   return std::ifstream("/proc/sys/kernel/overflowuid") >> number ? number : 65'534;
 }
 
-std::optional<uid_t> find_owner(const char* path, const std::string& local, const std::string& remote) {
+std::optional<uid_t> find_owner(const char* path, const std::string& local, const std::string& remote,
+                                int* open_error) {
+  errno = 0;
   std::ifstream table(path);
+  if (open_error) *open_error = !table && (errno == EMFILE || errno == ENFILE) ? errno : 0;
   for (std::string line; std::getline(table, line);) {
     std::istringstream text(line);
     std::string number, local_address, remote_address, state, queues, timer, retransmits, user;
@@ -62,7 +66,8 @@ std::optional<uid_t> find_owner(const char* path, const std::string& local, cons
 
 }  // namespace
 
-std::optional<uid_t> peer_owner(int fd) {
+std::optional<uid_t> peer_owner(int fd, int* open_error) {
+  if (open_error) *open_error = 0;
   sockaddr_storage here{}, there{};
   socklen_t here_size = sizeof(here), there_size = sizeof(there);
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0 ||
@@ -73,7 +78,8 @@ std::optional<uid_t> peer_owner(int fd) {
   const std::string local = table_entry(there), remote = table_entry(here);
   const char* const path = here.ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6";
   std::optional<uid_t> owner;
-  for (int look = 0; look < kLooks && !owner && is_established(fd); ++look) owner = find_owner(path, local, remote);
+  for (int look = 0; look < kLooks && !owner && is_established(fd); ++look)
+    owner = find_owner(path, local, remote, open_error);
   return owner;
 }
 

@@ -104,7 +104,10 @@ void ServerConnection::check_proof() {
   const std::string client_nonce = received_.substr(0, wire::kNonceBytes);
   const std::string_view given = std::string_view(received_).substr(wire::kNonceBytes, wire::kProofBytes);
   const bool right = equal_constant_time(given, wire::proof(token_, "client", nonce_, client_nonce));
-  const bool other_user = right && token_.empty() && peer_owner(fd()) != ::geteuid();
+  int open_error = 0;
+  const bool unknown = right && token_.empty() && peer_owner(fd(), &open_error) != ::geteuid();
+  full_ = full_ || open_error != 0;  // of descriptors there is not one more
+  const bool other_user = unknown && open_error == 0;
   const bool gone = other_user && !is_established(fd());  // then nobody knows whose it was
   received_.clear();
   admitted_ = right && !full_ && !other_user;

@@ -25,8 +25,6 @@
 namespace lockstep::distributed {
 namespace {
 
-constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
-
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 AddressList resolve(const std::string& host, std::uint16_t port, int type, int flags = 0) {

@@ -12,6 +12,7 @@
 namespace lockstep::distributed {
 
 inline constexpr Milliseconds kLookupTime{300'000};
+inline constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
 
 // A `host` may be a name. Looking it up ends at the deadline, by TimeoutError; a literal address needs no looking up.
 

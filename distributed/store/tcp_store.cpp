@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "lockstep/core/check.h"
@@ -10,6 +11,7 @@
 #include "lockstep/core/sha256.h"
 #include "lockstep/distributed/store/dictionary.h"
 #include "lockstep/distributed/store/peer_owner.h"
+#include "lockstep/distributed/store/socket.h"
 #include "lockstep/distributed/store/wire.h"
 
 namespace lockstep::distributed {
@@ -102,7 +104,12 @@ FileDescriptor TCPStore::connect(Milliseconds timeout, Deadline deadline, Deadli
                                           wire::proof(options_.token, "server", server_nonce, client_nonce));
   if (verdict[0] != wire::kAdmitted || !mutual)
     throw StoreError(fmt::format("[{}] wrong token: every process of a job needs the same LOCKSTEP_TOKEN", describe()));
-  if (options_.token.empty() && peer_owner(fd.get()) != ::geteuid()) throw_other_user();
+  if (int open_error = 0; options_.token.empty() && peer_owner(fd.get(), &open_error) != ::geteuid()) {
+    if (open_error != 0)
+      throw StoreError(fmt::format("[{}] whose store this is cannot be looked up: {}; {}", describe(),
+                                   std::strerror(open_error), kRaiseLimit));
+    throw_other_user();
+  }
   return fd;
 }
 

@@ -107,7 +107,7 @@ void zero_gradients(const std::vector<Tensor>& parameters, bool set_to_none) {
       fill_values(grad, 0.0);
     }
   }
-  clear_gradients_elsewhere(parameters);
+  clear_gradients_elsewhere(parameters, set_to_none);
 }
 
 std::vector<Gradients> gradients_by_device(const std::vector<Tensor>& parameters) {

@@ -54,8 +54,8 @@ double sum_of_squares(const Tensor& grad);
 /// The end of clip_grad_norm_(): gradients times norm[1], as GradNormKernel gives it.
 GradNorm scale_to_norm(const std::vector<Gradients>& by_device, const Tensor& norm, bool error_if_nonfinite);
 
-/// Drops the gradients, or sets them to zero in their memory. What they have elsewhere (Note [Gradients in parts]) is
-/// dropped.
+/// Drops the gradients, or sets them to zero in their memory; those that they have elsewhere (Note [Gradients in
+/// parts]) too.
 void zero_gradients(const std::vector<Tensor>& parameters, bool set_to_none);
 
 /// The gradients of the parameters that have one with elements, device by device. Each has memory of its own for all

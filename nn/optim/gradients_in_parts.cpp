@@ -18,8 +18,7 @@ std::multimap<const TensorImpl*, const GradientsInParts*>& all_parts() {
 
 }  // namespace
 
-GradientsInParts::GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message,
-                                   std::function<void(const std::vector<Tensor>&)> clear)
+GradientsInParts::GradientsInParts(std::vector<Tensor> parameters, Kind kind, std::string message, Clear clear)
     : parameters_(std::move(parameters)), kind_(kind), message_(std::move(message)), clear_(std::move(clear)) {
   const std::lock_guard lock(all_mutex);
   for (const Tensor& parameter : parameters_) all_parts().emplace(parameter.impl(), this);
@@ -49,7 +48,7 @@ bool has_gradients_of(const std::vector<Tensor>& parameters, GradientsInParts::K
   });
 }
 
-void clear_gradients_elsewhere(const std::vector<Tensor>& parameters) {
+void clear_gradients_elsewhere(const std::vector<Tensor>& parameters, bool set_to_none) {
   std::map<const GradientsInParts*, std::vector<Tensor>> found;
   {
     const std::lock_guard lock(all_mutex);
@@ -60,7 +59,7 @@ void clear_gradients_elsewhere(const std::vector<Tensor>& parameters) {
         if (each->second->clear_) found[each->second].push_back(parameter);
     }
   }
-  for (const auto& [parts, theirs] : found) parts->clear_(theirs);
+  for (const auto& [parts, theirs] : found) parts->clear_(theirs, set_to_none);
 }
 
 void require_whole_gradients(const std::vector<Tensor>& parameters, const char* function) {

@@ -106,6 +106,22 @@ TEST(Stopped, IsNamedByTheOthers) {
        .expected = {.everywhere = {"rank 1 is stopped (SIGSTOP or a debugger)"}, .in_report = {"kill -CONT"}}});
 }
 
+class StoodStill : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, StoodStill, ::testing::Values("stands_still", "divided_stands_still"));
+
+// It goes on when the others have given up, and finds them gone.
+TEST_P(StoodStill, IsWhatTheRankSaysOfItself) {
+  const HostedStore store;
+  Job job(GetParam(), 1, "env://", store.environment());
+  job.wait_until_ready();
+  ASSERT_EQ(job[1].line("phase", Milliseconds(20'000)), GetParam());
+  for (Worker* worker : job.survivors()) EXPECT_EQ(worker->status(8 * kDeadline), 3);
+  job[1].signal(SIGCONT);
+  EXPECT_EQ(job[1].status(8 * kDeadline), 3);
+  EXPECT_NE(job[1].err().find(" failed: this process itself stood still for "), std::string::npos) << job[1].err();
+}
+
 TEST(Crashed, IsNamedByTheOthers) {
   run({.text = "a crash (`SIGSEGV`) of rank 1",
        .scenario = "segv",

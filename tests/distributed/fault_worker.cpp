@@ -11,6 +11,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -18,9 +20,11 @@
 #include "lockstep/core/factories.h"
 #include "lockstep/distributed/job/job.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/zero_redundancy_optimizer.h"
 #include "lockstep/distributed/process_group/process_group.h"
 #include "lockstep/distributed/store/tcp_store_server.h"
 #include "lockstep/nn/linear.h"
+#include "lockstep/nn/optim/optim.h"
 #include "lockstep/nn/safetensors.h"
 
 namespace ls = lockstep;
@@ -48,7 +52,10 @@ class Training {
   void run(int steps) {
     Net model;
     model.fc1.weight.register_hook([&](const ls::Tensor&) { here("backward"); });
-    ls::distributed::DistributedDataParallel ddp(model, job_);
+    const bool divided = scenario_.starts_with("divided_");
+    ls::distributed::DistributedDataParallel ddp(model, job_, {.zero = divided ? 3 : 0});
+    std::unique_ptr<ls::optim::Optimizer> optimizer;
+    if (divided) optimizer = ls::distributed::zero_redundancy<ls::optim::SGD>(ddp.training_step(), {.lr = 0.1});
     const int last = scenario_.starts_with("long") ? 1'000'000 : steps;
     for (step_ = 0; step_ < last; ++step_) {
       if (scenario_ == "skip" && at_fault()) {
@@ -63,8 +70,13 @@ class Training {
       const ls::data::Batch batch{ls::ones({6, 64}), ls::zeros({6}, {.dtype = ls::kInt64}), 6};
       ddp.step(batch, [&](const ls::data::Batch& part) {
         here("forward");
+        if (at_fault() && scenario_ == "divided_loss") {
+          say("phase divided_loss");
+          throw std::runtime_error("out of butter");
+        }
         return cross_entropy(model(part.x), part.y);
       });
+      if (optimizer) optimizer->step();
       if (step_ == kFaultyStep) fault(model);
     }
   }
@@ -94,8 +106,12 @@ class Training {
     if (scenario_ == "late") std::this_thread::sleep_for(4 * timeout_);
     if (scenario_ == "slow") std::this_thread::sleep_for(timeout_ / 2);
     if (scenario_ == "throw") model.forward(ls::ones({3, 3}));
-    if (scenario_ == "throw_own") throw std::runtime_error("out of milk");
+    if (scenario_.ends_with("throw_own")) throw std::runtime_error("out of milk");
     if (scenario_ == "uncaught") throw std::runtime_error("out of bread");
+    if (scenario_.ends_with("stands_still")) {
+      std::this_thread::sleep_for(timeout_ / 5);  // what is told in the beginning is told then
+      ::raise(SIGSTOP);
+    }
     if (scenario_ == "exit") std::exit(0);
     if (scenario_ == "_exit") ::_exit(0);
     if (scenario_.starts_with("fork_")) fork_child();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,6 +52,30 @@ TEST(WithoutAToken, ProcessesOfOneUserMeet) {
   TCPStore store(client_of(server.port()));
   store.set("key", "value");
   EXPECT_EQ(store.get("key"), "value");
+}
+
+// Whose a connection is stands in a file, for which a client needs one descriptor more than for the connection.
+TEST(WithoutAToken, OneThatMayOpenNoMoreFilesSaysSo) {
+  const TCPStoreServer server;
+  Pipe pipe = make_pipe();
+  const pid_t child = fork();
+  if (child == 0) {
+    const int next = dup(0);
+    close(next);
+    const auto one_more = static_cast<rlim_t>(next + 1);
+    const rlimit limit{one_more, one_more};
+    setrlimit(RLIMIT_NOFILE, &limit);
+    const std::string error = error_of([&] { TCPStore store(client_of(server.port())); });
+    write_all(pipe.write.get(), error.data(), error.size());
+    _exit(0);
+  }
+  pipe.write.reset();
+  std::string error(2'000, '\0');
+  error.resize(read_all(pipe.read.get(), error.data(), error.size()));
+  waitpid(child, nullptr, 0);
+  EXPECT_NE(error.find("whose store this is cannot be looked up: Too many open files; raise the limit"),
+            std::string::npos)
+      << error;
 }
 
 TEST(WithoutAToken, AnotherUserIsTurnedAway) {

@@ -15,6 +15,7 @@
 
 #include "lockstep/core/copy.h"
 #include "lockstep/core/factories.h"
+#include "lockstep/distributed/launcher/spawn.h"
 #include "lockstep/distributed/parallel/reduction/power_sgd.h"
 #include "lockstep/train/command_line/main.h"
 #include "lockstep/train/command_line/parse.h"
@@ -235,6 +236,31 @@ TEST(Program, PowerSgdFollowsTheLossScaleOfFloat16) {
     largest = std::max(largest, std::abs(same[i]));
   }
   EXPECT_GT(largest, 1e-3);
+}
+
+// Also where it is another rank's than rank 0's, which has nothing to tell of it.
+TEST(Program, ARankThatCouldNotWriteItsOwnSaysSoAndFails) {
+  const auto rank = [](int) {
+    Program program("own", "a program whose ranks write files of their own");
+    const Arguments argv{"own", "--device", "cpu"};
+    const int status =
+        program.main(static_cast<int>(argv.size()), argv.data(), [](Workers& workers, const RunOptions&) {
+          if (workers.rank() == 1) throw UnwrittenError("cannot write my own thing");
+          return 0;
+        });
+    if (status != 0) ::_exit(status);
+  };
+  ::testing::internal::CaptureStderr();
+  std::string error;
+  try {
+    launcher::spawn(rank, 2);
+  } catch (const launcher::SpawnError& failed) {
+    error = failed.what();
+  }
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
+  EXPECT_NE(error.find("status 73"), std::string::npos) << error;
+  EXPECT_NE((error + told).find("own: cannot write my own thing"), std::string::npos) << error << told;
 }
 
 }  // namespace

@@ -359,5 +359,30 @@ TEST_F(RunSurprises, WhatRank0CannotWriteEndsNoOtherRank) {
   }
 }
 
+// What rank 0 writes for all, and fails to, is rank 0's to tell; what a program's own rank throws is that rank's.
+TEST_F(RunSurprises, WhatAnotherRankCannotWriteIsItsError) {
+  std::array<std::string, 2> found;
+  testing::run_ranks(2, testing::Link::in_process, [&](distributed::ProcessGroup& group) {
+    manual_seed(3);
+    Net net;
+    distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+    optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
+    const data::DataLoader loader(samples(), {.batch_size = 8, .rank = group.rank(), .world_size = 2});
+    training::Run run(
+        step, optimizer, loader,
+        [](nn::Module& module, const data::Batch& part) { return cross_entropy(module.forward(part.x), part.y); },
+        {.progress = Progress::none});
+    try {
+      run.train_and_write([&] {
+        if (group.rank() == 1) throw UnwrittenError("the program's own file could not be written");
+      });
+    } catch (const UnwrittenError& error) {
+      found[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  EXPECT_EQ(found[0], "");
+  EXPECT_EQ(found[1], "the program's own file could not be written");
+}
+
 }  // namespace
 }  // namespace lockstep::training

@@ -33,27 +33,33 @@ class OpenFile {
  public:
   OpenFile(std::string name, const std::string& header) : name_(std::move(name)) {
     descriptor_.reset(::open(name_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    if (!descriptor_) closed_because_ = std::generic_category().message(errno);
     std::string found(header.size(), 0);
     // Another machine may have another file of this name.
     if (descriptor_ && (!move_all(::pread, found.data(), found.size(), 0) || found != header)) descriptor_.reset();
   }
   bool is_open() const { return static_cast<bool>(descriptor_); }
   void write(std::uint64_t at, const void* data, std::uint64_t bytes) const {
+    check_open();
     const FileSizeErrors errors_only;
     LOCKSTEP_CHECK(move_all(::pwrite, static_cast<const char*>(data), bytes, at), "cannot write {}: {}", name_,
                    std::generic_category().message(errno));
   }
   /// For readers on other machines.
   void sync() const {
+    check_open();
     LOCKSTEP_CHECK(::fdatasync(descriptor_.get()) == 0, "cannot write {}: {}", name_,
                    std::generic_category().message(errno));
   }
   void read(std::uint64_t at, void* data, std::uint64_t bytes) const {
+    check_open();
     LOCKSTEP_CHECK(move_all(::pread, static_cast<char*>(data), bytes, at), "cannot read {}: {}", name_,
                    std::generic_category().message(errno));
   }
 
  private:
+  void check_open() const { LOCKSTEP_CHECK(descriptor_, "cannot open {}: {}", name_, closed_because_); }
+
   template <typename Move, typename Byte>
   bool move_all(Move move, Byte* data, std::uint64_t bytes, std::uint64_t at) const {
     while (bytes > 0) {
@@ -72,6 +78,7 @@ class OpenFile {
 
   std::string name_;
   FileDescriptor descriptor_;
+  std::string closed_because_ = "it is not the file that rank 0 has begun";
 };
 
 /// What a rank does of the work on a file, in pieces, of which the ranks tell each other: a deadline is that of one

@@ -92,10 +92,6 @@ void ZeroRedundancyOptimizer::lend_flats() {
   }
 }
 
-void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) {
-  Optimizer::zero_grad(set_to_none || division_);  // where they are divided, what no pass has handed over
-}
-
 bool ZeroRedundancyOptimizer::scale_gradients(double factor) {
   if (!division_) return Optimizer::scale_gradients(factor);
   const NoGradGuard no_grad;

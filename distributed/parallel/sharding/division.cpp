@@ -148,7 +148,7 @@ Division::Division(nn::Module& module, const TrainingStepOptions& options, int r
       fmt::format("has no gradient of its own: a training step divides the gradients over {} rank(s) (zero = {}); call "
                   "this function of the ZeroRedundancyOptimizer, which has them",
                   world, options.zero),
-      [this](const std::vector<Tensor>& some) { clear_gradients_of(some); });
+      [this](const std::vector<Tensor>& some, bool set_to_none) { clear_gradients_of(some, set_to_none); });
 }
 
 Division::~Division() {
@@ -273,7 +273,7 @@ void Division::clear_gradients() {
   has_gradient.assign(has_gradient.size(), false);
 }
 
-void Division::clear_gradients_of(const std::vector<Tensor>& some) {
+void Division::clear_gradients_of(const std::vector<Tensor>& some, bool set_to_none) {
   const NoGradGuard values_only;
   std::unordered_set<const TensorImpl*> named;
   for (const Tensor& each : some) named.insert(each.impl());
@@ -284,11 +284,10 @@ void Division::clear_gradients_of(const std::vector<Tensor>& some) {
     for (std::size_t m = 0; m < flat.members.size(); ++m) {
       const std::size_t p = flat.members[m];
       if (!has_gradient[p]) continue;
-      if (!named.contains(parameters[p].tensor.impl())) {
-        any_left = true;
-        continue;
-      }
-      has_gradient[p] = false;
+      const bool is_named = named.contains(parameters[p].tensor.impl());
+      if (is_named && set_to_none) has_gradient[p] = false;
+      any_left = any_left || has_gradient[p];
+      if (!is_named) continue;
       const std::int64_t begin = std::max(own_begin, flat.offsets[m]), end = std::min(own_end, flat.offsets[m + 1]);
       if (flat.gradient.defined() && begin < end)
         fill_values(elements_of(flat.gradient, begin - own_begin, end - begin), 0.0);

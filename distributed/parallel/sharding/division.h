@@ -85,8 +85,8 @@ struct Division : std::enable_shared_from_this<Division> {
   /// This rank's elements of a flat.
   std::pair<std::int64_t, std::int64_t> own_range(const Flat& flat) const;
   void clear_gradients();
-  /// Those of some parameters; of others that lie in the same flats they stay.
-  void clear_gradients_of(const std::vector<Tensor>& some);
+  /// Those of some parameters, as Module::zero_grad(); of others that lie in the same flats they stay.
+  void clear_gradients_of(const std::vector<Tensor>& some, bool set_to_none);
   /// This rank's block of the gradient of a parameter that other parts have too; undefined: it has none.
   Tensor shared_gradient(const Tensor& parameter) const;
   void set_shared_gradient(const Tensor& parameter, const Tensor& block);

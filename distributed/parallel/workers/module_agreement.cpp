@@ -51,13 +51,13 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-std::string first_difference(const std::string& here, const std::string& there) {
-  const std::vector<std::string> a = lines_of(here);
-  const std::vector<std::string> b = lines_of(there);
+std::string first_difference(const std::string& text, int rank, const std::string& of_rank0) {
+  const std::vector<std::string> a = lines_of(text);
+  const std::vector<std::string> b = lines_of(of_rank0);
   for (std::size_t i = 0;; ++i) {
     const std::string x = i < a.size() ? a[i] : "nothing";
     const std::string y = i < b.size() ? b[i] : "nothing";
-    if (x != y) return fmt::format("entry {} is {} here and {} on rank 0", i, x, y);
+    if (x != y) return fmt::format("entry {} is {} on rank {} and {} on rank 0", i, x, rank, y);
   }
 }
 
@@ -73,11 +73,11 @@ void compare(const SharedState& state, const TrainingStepOptions& options, Proce
                            {describe_state(state), "model", "build the same model on every rank"}};
   for (const auto& [text, what, remedy] : both)
     if (const auto found = find_disagreement(text, group)) {
-      const std::string detail = found->of_rank0 == text ? ""
-                                                         : fmt::format("; on rank {}, {}", group.rank(),
-                                                                       first_difference(text, found->of_rank0));
-      throw Error(fmt::format("[{}] the {} of rank(s) {} differs from rank 0's{}; {}", who, what, found->ranks, detail,
-                              remedy));
+      const std::string detail = found->of_rank0 == text
+                                     ? first_difference(found->of_other, found->other, found->of_rank0)
+                                     : first_difference(text, group.rank(), found->of_rank0);
+      throw Error(fmt::format("[{}] the {} of rank(s) {} differs from rank 0's: {}; {}", who, what, found->ranks,
+                              detail, remedy));
     }
 }
 

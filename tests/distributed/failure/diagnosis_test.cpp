@@ -271,7 +271,7 @@ TEST(Diagnosis, ARankThatHasCaughtAnExceptionIsTheCauseUnlessAnotherHasDied) {
   const Observation waits = at(18, true, 41);
   Observation left = at(17, false, 41), gone = left, other = at(18, true, 42, 2);
   left.state->exception = other.state->exception = "out of milk";
-  left.state->left = true;
+  left.state->left = left.state->caught = other.state->caught = true;
   gone.answered = false;
   gone.fate = ProcessFate::gone;
   const std::string told = "rank 1 threw an exception, which the program has caught: out of milk; ";

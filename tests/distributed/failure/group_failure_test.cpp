@@ -10,6 +10,7 @@
 
 #include "lockstep/core/check.h"
 #include "lockstep/core/deadline.h"
+#include "lockstep/distributed/failure/process_end.h"
 #include "lockstep/distributed/store/hash_store.h"
 #include "tests/distributed/ranks.h"
 #include "tests/support/tensor_testing.h"
@@ -113,6 +114,31 @@ TEST(GroupFailure, SlowWorkInsideAMachineIsNoCutLink) {
     EXPECT_NE(told.report.find("raise the timeout"), std::string::npos) << told.report;
     EXPECT_EQ(told.report.find("memory that they share") != std::string::npos, way == Way::memory) << told.report;
   }
+}
+
+// Nobody need have caught what is on its way: of a rank that has not gone on it is told alone that it has thrown.
+TEST(GroupFailure, AnExceptionIsSaidToBeCaughtWhereTheRankHasGoneOn) {
+  Observation waits{.state = PeerState(), .answered = true, .fate = ProcessFate::running};
+  waits.state->called = 3;
+  waits.state->running = true;
+  waits.state->collective = "all_reduce #2 (float32 [8], sum)";
+  Observation threw = waits;
+  threw.state->called = 2;
+  threw.state->running = false;
+  const auto told = [&](const std::string& exception, bool caught, const std::string& ended_by) {
+    threw.state->exception = exception;
+    threw.state->caught = caught;
+    threw.state->ended_by = ended_by;
+    const Observation seen{.state = PeerState::decode(threw.state->encode()), .answered = true};
+    const std::string text = diagnose({"", "timed out", 1}, {waits, seen}, "", 0).headline;
+    return text.substr(0, text.find("; last seen"));
+  };
+  const std::string unknown = "rank 1 threw an exception; what it says stands in its own stderr";
+  EXPECT_EQ(told("out of milk", true, ""), "rank 1 threw an exception, which the program has caught: out of milk");
+  EXPECT_EQ(told("out of milk", false, ""), "rank 1 threw: out of milk");
+  EXPECT_EQ(told(kUnknownException, false, ""), unknown);
+  EXPECT_EQ(told(kUnknownException, false, reason_of_end(kUnknownException)), unknown);
+  EXPECT_EQ(told("out of milk", false, "threw: out of milk"), "rank 1 threw: out of milk");
 }
 
 // A rank that is killed after its first operation is known to those that have met it there.

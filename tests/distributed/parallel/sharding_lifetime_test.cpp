@@ -1,11 +1,19 @@
 // Steps and optimizers of a divided model that come and go.
 
+#include <sys/resource.h>
+
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/core/allocator.h"
 #include "lockstep/distributed/parallel/distributed_data_parallel.h"
+#include "lockstep/distributed/parallel/sharding/checkpoint_by_shares.h"
 #include "tests/distributed/parallel/sharding_support.h"
+#include "tests/support/temporary_path.h"
 
 namespace lockstep::distributed {
 namespace {
@@ -117,6 +125,74 @@ TEST(Sharding, ZeroGradOfTheModuleAndOfOtherOptimizersDropsDividedGradients) {
     for (const int zero : {2, 3})
       for (const bool by_module : {false, true})
         EXPECT_LT(largest_difference(train(zero, by_module), expected), 1e-6) << zero << by_module;
+  });
+}
+
+// Momentum and weight decay move what has a gradient of zeros, and what has none stays.
+TEST(Sharding, ZeroGradWithoutSetToNoneLeavesZeros) {
+  using ZeroGrad = std::function<void(Tower&, optim::Optimizer&, optim::Optimizer&)>;
+  const std::vector<ZeroGrad> ways = {
+      [](Tower&, optim::Optimizer& first, optim::Optimizer&) { first.zero_grad(false); },
+      [](Tower&, optim::Optimizer&, optim::Optimizer& second) { second.zero_grad(false); },
+      [](Tower& tower, optim::Optimizer&, optim::Optimizer&) { tower.zero_grad(false); },
+      [](Tower& tower, optim::Optimizer&, optim::Optimizer&) { tower.blocks[1].zero_grad(false); },
+      [](Tower& tower, optim::Optimizer& first, optim::Optimizer&) { first.zero_grad(), tower.zero_grad(false); },
+  };
+  for (const int world : {1, 2, 3})
+    run_on({world, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      const auto train = [&](int zero, const ZeroGrad& clear) {
+        Tower tower;
+        set_tower(tower);
+        TrainingStep step(tower, {.group = group, .logical_shards = 8, .zero = zero});
+        std::vector<Tensor> some, others;  // neighbours in the same buckets
+        for (const Tensor& parameter : tower.parameters())
+          (some.size() > others.size() ? others : some).push_back(parameter);
+        std::unique_ptr<optim::Optimizer> first =
+            std::make_unique<optim::SGD>(some, optim::SGDOptions{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+        std::unique_ptr<optim::Optimizer> second = std::make_unique<optim::AdamW>(others, optim::AdamWOptions{});
+        if (zero > 0) {
+          first = std::make_unique<ZeroRedundancyOptimizer>(std::move(first), step);
+          second = std::make_unique<ZeroRedundancyOptimizer>(std::move(second), step);
+        }
+        for (std::uint32_t i = 0; i < 4; ++i) {
+          step(make_batch(12, i), tower_loss);
+          if (i % 2 == 1) clear(tower, *first, *second);
+          clip_grad_norm_({*first, *second}, 0.5);
+          first->step();
+          second->step();
+        }
+        const WholeParameters whole = step.whole_parameters();
+        return nn::state_sha256(tower);
+      };
+      for (std::size_t way = 0; way < ways.size(); ++way) {
+        const std::string expected = train(0, ways[way]);
+        for (const int zero : {2, 3}) EXPECT_EQ(train(zero, ways[way]), expected) << world << zero << way;
+      }
+    });
+}
+
+// A rank that cannot open the file which rank 0 has begun says why.
+TEST(Sharding, WritingACheckpointByRanksNeedsADescriptorOfEach) {
+  const lockstep::testing::TemporaryPath path;
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+    Tower tower;
+    set_tower(tower);
+    TrainingStep step(tower, {.group = group, .zero = 3});
+    const auto optimizer = zero_redundancy<optim::SGD>(step, {.lr = 0.1});
+    const auto begun = CheckpointByShares::begin(path.text(), tower, {*optimizer}, {.step = 1}, *group, {});
+    ASSERT_TRUE(begun);
+    group->barrier()->wait();
+    rlimit none = before;
+    none.rlim_cur = 3;
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    group->barrier()->wait();
+    const std::string error = error_of([&] { begun->write(*group); });
+    group->barrier()->wait();
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_NE(error.find("cannot open "), std::string::npos) << error;
+    EXPECT_NE(error.find(": Too many open files"), std::string::npos) << error;
   });
 }
 

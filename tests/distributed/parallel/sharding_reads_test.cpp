@@ -113,5 +113,58 @@ TEST(ShardingReads, APartOfTheModuleMayBeReadAlone) {
   EXPECT_TRUE(bytes[0] == bytes[1] && !bytes[0].empty());
 }
 
+// Who makes divided parameters whole, and only reads them, writes nothing.
+TEST(Sharding, HeldAveragesSayThatParametersWereWrittenWhereTheyWere) {
+  const TemporaryPath path;
+  const auto warnings_of = [&](const std::function<void(TrainingStep&, optim::Optimizer&)>& body) {
+    ::testing::internal::CaptureStderr();
+    run_on({2, Link::in_process}, [&](const ProcessGroupPtr& group) {
+      Tower tower;
+      set_tower(tower);
+      TrainingStep step(tower, {.group = group, .zero = 3});
+      const auto optimizer = zero_redundancy<optim::SGD>(step, {.lr = 0.1});
+      AveragedWeights average(tower, 0.9);
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        step(make_batch(8, i), tower_loss);
+        optimizer->step();
+        average.update();
+      }
+      const auto held = average.hold();
+      body(step, *optimizer);
+    });
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warnings_of([](TrainingStep&, optim::Optimizer&) {}), "");
+  EXPECT_EQ(warnings_of([](TrainingStep& step, optim::Optimizer&) {
+              const WholeParameters whole = step.whole_parameters();
+              static_cast<void>(weights_of(step.module()));
+            }),
+            "");
+  EXPECT_EQ(warnings_of([](TrainingStep& step, optim::Optimizer&) {
+              const data::Batch batch = make_batch(8);
+              const auto loss = [&](const data::Batch& part) {
+                return std::vector<double>{tower_loss(step.module(), part).item<double>()};
+              };
+              evaluate(step.module(), std::make_shared<data::TensorDataset>(batch.x, batch.y), 1, loss,
+                       {.batch_size = 4, .group = step.group()});
+            }),
+            "");
+  EXPECT_EQ(warnings_of([&](TrainingStep& step, optim::Optimizer& optimizer) {
+              save_checkpoint(path.text(), step.module(), optimizer, {.step = 2}, *step.group());
+            }),
+            "");
+  const std::string lost = "what was written is lost";
+  const std::string of_step = warnings_of([](TrainingStep& step, optim::Optimizer& optimizer) {
+    step(make_batch(8), tower_loss);
+    optimizer.step();
+  });
+  EXPECT_NE(of_step.find(lost), std::string::npos) << of_step;
+  const std::string of_whole = warnings_of([](TrainingStep& step, optim::Optimizer&) {
+    const WholeParameters whole = step.whole_parameters();
+    copy_values(full({kFeatures}, 9.0), dynamic_cast<Tower&>(step.module()).in.weight.detach()[0]);
+  });
+  EXPECT_NE(of_whole.find(lost), std::string::npos) << of_whole;
+}
+
 }  // namespace
 }  // namespace lockstep::distributed
