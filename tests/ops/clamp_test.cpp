@@ -70,6 +70,18 @@ TEST(ClampNumbers, WholeBoundsOfIntegersAreExact) {
             std::string::npos);
 }
 
+// Doubles beyond 2^53 are whole numbers too.
+TEST(ClampNumbers, WholeDoublesOfAnySizeKeepIntegers) {
+  constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::lowest(), kNoDouble = (std::int64_t{1} << 53) + 1;
+  using Integers = std::vector<std::int64_t>;
+  const Tensor x = tensor<std::int64_t>({kNoDouble, -5, kLowest});
+  EXPECT_EQ(clamp(x, 0, 0x1p62).to_vector<std::int64_t>(), (Integers{kNoDouble, 0, 0}));
+  EXPECT_EQ(clamp(x, -0x1p63, 100).to_vector<std::int64_t>(), (Integers{100, -5, kLowest}));
+  for (const double bound : {0x1p53, 0x1p62})
+    EXPECT_NE(error_of([&] { clamp(tensor<std::int32_t>({7}), 0, bound); }).find("is out of the range of int32"),
+              std::string::npos);
+}
+
 TEST(ClampTensors, BoundsPromoteAndNanStays) {
   EXPECT_EQ(arange(3).clamp(tensor<float>({0.5F}), Tensor()).dtype(), kFloat32);
   const Tensor out = clamp(tensor<double>({1, NAN, 2}), tensor<double>({NAN, 0, 3}), tensor<double>({5, 5, 5}));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "lockstep/autograd/autocast.h"
@@ -10,6 +11,7 @@
 #include "lockstep/autograd/gradcheck.h"
 #include "lockstep/autograd/ops/binary/binary.h"
 #include "lockstep/autograd/ops/conv2d/conv2d.h"
+#include "lockstep/autograd/ops/isfinite/isfinite.h"
 #include "lockstep/autograd/ops/reduce/reduce.h"
 #include "lockstep/autograd/ops/view/view.h"
 #include "lockstep/core/error.h"
@@ -111,6 +113,34 @@ TEST(Conv3d, ChannelsThatDoNotMeetHaveTheSameTypes) {
   }
   EXPECT_THROW(conv3d(x, weight, make_input({2}, 3).to(kFloat64), {.groups = 2}), Error);
   EXPECT_THROW(conv3d(x, weight.to(kFloat64), {}, {.groups = 2}), Error);
+}
+
+// The first of four layers meets the first tap alone, whose gradients are then the only ones that are not finite.
+TEST(Conv3d, WhatATapDoesNotMeetDoesNotReachItsGradient) {
+  const Tensor x = make_input({1, 2, 4, 4, 6}, 1, kFloat32), weight = make_leaf({2, 1, 3, 3, 3}, 2, kFloat32);
+  fill_values(x.narrow(2, 0, 1), std::numeric_limits<double>::quiet_NaN());
+  conv3d(x, weight, {}, {.groups = 2}).sum().backward();
+  for (std::int64_t tap = 0; tap < 3; ++tap)
+    EXPECT_EQ(all(isnan(weight.grad().select(2, tap))).item<bool>(), tap == 0) << tap;
+  EXPECT_FALSE(any(isnan(weight.grad().narrow(2, 1, 2))).item<bool>());
+}
+
+TEST(Conv3d, TransposedWithABiasHasTheGuardsType) {
+  const AutocastGuard guard(kBFloat16, DeviceType::cpu);
+  const Tensor x = make_input({1, 2, 3, 4, 4}, 1, kFloat32), weight = make_input({2, 3, 3, 3, 3}, 2, kFloat32);
+  EXPECT_EQ(conv_transpose3d(x, weight).dtype(), kBFloat16);
+  EXPECT_EQ(conv_transpose3d(x, weight, make_input({3}, 3, kFloat32)).dtype(), kBFloat16);
+}
+
+// Half types are rounded once, however many layers are added up.
+TEST(Conv3d, LayersOfHalfTypesAreAddedUpInFloat) {
+  const Tensor x = make_input({1, 1, 1, 1, 1}, 1).to(kBFloat16), ones_of_taps = ones({1, 1, 15, 1, 2}, kBFloat16);
+  // 15 layers of one value each meet at the middle of what a transposed convolution gives.
+  const Tensor layers = x.expand({1, 1, 15, 1, 1}).contiguous();
+  const Tensor y = conv_transpose3d(layers, ones_of_taps);
+  const double exact = 15.0 * x.to(kFloat64).item<double>();
+  EXPECT_EQ(y.select(2, 14).reshape({2}).narrow(0, 0, 1).item<double>(),
+            full({}, exact).to(kFloat32).to(kBFloat16).item<double>());
 }
 
 }  // namespace

@@ -266,6 +266,9 @@ TEST_F(EdgeValues, CumprodOfOneElementPassesItsGradientOn) {
   const Tensor x = leaf({-kInf});
   backward(cumprod(x, 0));
   expect_close(x.grad(), values({1}), 0, 0);
+  const Tensor rows = leaf({kInf, std::nan(""), 2});
+  backward(cumprod(rows.view({3, 1}), 1));
+  expect_close(rows.grad(), values({1, 1, 1}), 0, 0);
 }
 
 TEST_F(EdgeValues, CumprodAtItsFirstZeroBesideInfinities) {
@@ -294,6 +297,10 @@ TEST_F(EdgeValues, CdistWhereCoordinatesTieOrAreEqual) {
   };
   expect_close(slopes({0, 1, 3}, {2, 3, 3}, kInf), values({-1, -1, 0}), 0, 0);
   expect_close(slopes({0, 1, kInf}, {2, 1, 3}, 0.5).narrow(0, 0, 2), values({-kInf, 0}), 0, 0);
+  EXPECT_NE(error_of([] {
+              cdist(ones({2, 3}), ones({2, 3}), -1.0);
+            }).find("an order of at least 0, found -1"),
+            std::string::npos);
 }
 
 TEST_F(EdgeValues, NothingPassesToWhatIsNotSelected) {

@@ -148,12 +148,21 @@ TEST(Counts, OfNumbersAndOfBinsAreThoseOfLoops) {
         for (const double given : values.to_vector<double>()) {
           const T value = static_cast<T>(given);
           if (!(value >= T(-1) && value <= T(2))) continue;
-          const auto bin = static_cast<std::int64_t>((value - T(-1)) / T(3) * static_cast<T>(bins));
+          const auto bin = static_cast<std::int64_t>((value - T(-1)) * static_cast<T>(bins) / T(3));
           ++expected[static_cast<std::size_t>(std::min(bin, bins - 1))];
         }
       };
       dtype == kFloat32 ? count(0.0f) : count(0.0);
       EXPECT_EQ(histc(values.to(dtype), bins, -1.0, 2.0).to(kFloat64).to_vector<double>(), expected);
+    }
+}
+
+TEST(Counts, AnEdgeIsInTheBinThatBeginsThere) {
+  for (const DType dtype : {kFloat32, kFloat64})
+    for (const double bound : {3.125, 0.78125}) {
+      // 100 bins of 2^-4 or 2^-6: every edge is exact.
+      const Tensor edges = (arange(100).to(kFloat64) * (bound / 50.0) - bound).to(dtype);
+      EXPECT_TRUE(eq(histc(edges, 100, -bound, bound), 1.0).all().item<bool>()) << name(dtype) << " " << bound;
     }
 }
 

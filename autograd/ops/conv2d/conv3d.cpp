@@ -77,6 +77,8 @@ Tensor gather_layers(const Tensor& x, const LayerPlan& plan) {
 }
 /// Its transpose: what meets at a layer of the volumes of `depth` layers is added up in the taps' order.
 Tensor add_up_layers(const Tensor& given, const LayerPlan& plan, std::int64_t depth) {
+  if (element_size(given.dtype()) == 2)  // rounded once
+    return add_up_layers(given.detach().to(kFloat32), plan, depth).to(given.dtype());
   const Tensor images = as_contiguous(given);
   const Shape sizes{images.size(0) / plan.result, images.size(1) / plan.taps, depth, images.size(2), images.size(3)};
   const bool copies = plan.stride == 1;  // the first tap's layers, which are neighbours
@@ -105,7 +107,7 @@ Tensor as_volumes(const Tensor& images, std::int64_t n, std::int64_t depth) {
   return images.view({n, depth, images.size(1), images.size(2), images.size(3)}).transpose(1, 2).contiguous();
 }
 
-/// Layers `first` to `first` + count of a result, to which those of a tap's images from `layer` on belong.
+/// `count` layers of a result from `first` on, and those of x from `layer` on, which the tap meets for them.
 struct TapLayers {
   std::int64_t tap, first, layer, count;
 };
@@ -116,73 +118,53 @@ std::vector<TapLayers> layers_of_taps(const LayerPlan& plan, std::int64_t depth)
   });
   return all;
 }
-/// The sum of volumes, one for each of the taps, whose layers are shifted against each other, in the taps' order.
+/// The sum, in the taps' order, of volumes that have the layers of a result which their taps meet.
 class LayerSumBackward final : public Node {
  public:
   std::vector<TapLayers> taps;
-  std::int64_t depth = 0;  // of the volumes
   const char* name() const override { return "LayerSumBackward"; }
   TensorList apply(TensorList grads) override {
-    TensorList results(taps.size());
-    for (std::size_t i = 0; i < taps.size(); ++i)
-      if (needs_grad(i)) results[i] = moved(grads[0], taps[i].first, taps[i].layer, taps[i].count, depth);
+    TensorList results = apply_recorded(std::move(grads));
+    for (Tensor& grad : results)
+      if (grad.defined()) grad = copy_contiguous(grad);
     return results;
   }
   TensorList apply_recorded(TensorList grads) override {
     TensorList results(taps.size());
     for (std::size_t i = 0; i < taps.size(); ++i)
-      if (needs_grad(i))
-        results[i] = apply_linear(grads[0], {[at = taps[i], to = depth](const Tensor& g) {
-                                               return moved(g, at.first, at.layer, at.count, to);
-                                             },
-                                             [at = taps[i], to = grads[0].size(2)](const Tensor& volumes) {
-                                               return moved(volumes, at.layer, at.first, at.count, to);
-                                             }});
+      if (needs_grad(i)) results[i] = grads[0].narrow(2, taps[i].first, taps[i].count);
     return results;
-  }
-
- private:
-  /// `count` layers of x from `from` on as layers from `to` on of `depth` ones that are otherwise 0.
-  static Tensor moved(const Tensor& x, std::int64_t from, std::int64_t to, std::int64_t count, std::int64_t depth) {
-    Shape sizes = x.sizes();
-    sizes[2] = depth;
-    const Tensor out = zeros(sizes, options_of(x));
-    copy_values(x.narrow(2, from, count), out.narrow(2, to, count));
-    return out;
   }
 };
 
-/// Of volumes whose channels do not meet: each layer of each channel is an image of its own, which is convolved with
-/// one layer of the filters after the other, without being copied.
+/// Of volumes whose channels do not meet: each layer of each channel is an image of its own, and those that a layer of
+/// the filters meets are convolved with it.
 Tensor depthwise_volumes(const Tensor& x, const Tensor& weight, const Tensor& bias, const LayerPlan& plan,
                          const Conv3dOptions& options) {
-  const std::int64_t n = x.size(0), c = x.size(1), depth = x.size(2);
-  const Tensor images = x.reshape({n, c * depth, x.size(3), x.size(4)});
-  const std::vector<TapLayers> taps = layers_of_taps(plan, depth);
+  const std::int64_t n = x.size(0), c = x.size(1);
+  const std::vector<TapLayers> taps = layers_of_taps(plan, x.size(2));
   std::vector<Tensor> parts;
   for (const TapLayers& at : taps) {
+    const Tensor images = x.narrow(2, at.layer, at.count).reshape({n, c * at.count, x.size(3), x.size(4)});
     const Tensor filters = weight.select(2, at.tap)
                                .unsqueeze(1)
-                               .expand({c, depth, 1, weight.size(3), weight.size(4)})
-                               .reshape({c * depth, 1, weight.size(3), weight.size(4)});
+                               .expand({c, at.count, 1, weight.size(3), weight.size(4)})
+                               .reshape({c * at.count, 1, weight.size(3), weight.size(4)});
     const Tensor part = conv2d(images, filters, {},
                                {.stride = {options.stride.h, options.stride.w},
                                 .padding = {options.padding.h, options.padding.w},
                                 .dilation = {options.dilation.h, options.dilation.w},
-                                .groups = c * depth});
-    parts.push_back(part.view({n, c, depth, part.size(2), part.size(3)}));
+                                .groups = c * at.count});
+    parts.push_back(part.view({n, c, at.count, part.size(2), part.size(3)}));
   }
   const Tensor sum = zeros({n, c, plan.result, parts[0].size(3), parts[0].size(4)}, options_of(x));
   std::vector<const Tensor*> inputs;
   for (std::size_t i = 0; i < taps.size(); ++i) {
-    add_values_(sum.narrow(2, taps[i].first, taps[i].count), parts[i].detach().narrow(2, taps[i].layer, taps[i].count));
+    add_values_(sum.narrow(2, taps[i].first, taps[i].count), parts[i].detach());
     inputs.push_back(&parts[i]);
   }
   const Tensor* const outputs[] = {&sum};
-  if (auto* node = record_many<LayerSumBackward>(outputs, inputs)) {
-    node->taps = taps;
-    node->depth = depth;
-  }
+  if (auto* node = record_many<LayerSumBackward>(outputs, inputs)) node->taps = taps;
   return bias.defined() ? sum + bias.view({bias.numel(), 1, 1, 1}) : sum;
 }
 
@@ -256,7 +238,8 @@ Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bia
   const Tensor sum = apply_linear(detail::conv_transpose2d_for("conv_transpose3d", images, filters, {}, layer),
                                   {[plan, depth](const Tensor& parts) { return add_up_layers(parts, plan, depth); },
                                    [plan](const Tensor& grad) { return gather_layers(grad, plan); }});
-  return bias.defined() ? sum + bias.view({bias.numel(), 1, 1, 1}) : sum;
+  if (!bias.defined()) return sum;
+  return sum + (autocast::is_active ? bias.to(sum.dtype()) : bias).view({bias.numel(), 1, 1, 1});
 }
 
 }  // namespace lockstep

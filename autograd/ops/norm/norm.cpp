@@ -147,6 +147,7 @@ Tensor cdist(const Tensor& a, const Tensor& b, double order) {
                  "[cdist] expected rows of equal length in tensors of at least two dimensions, found {} and {}",
                  a.defined() ? to_string(a.sizes()) : "an undefined tensor",
                  b.defined() ? to_string(b.sizes()) : "an undefined tensor");
+  LOCKSTEP_CHECK(order >= 0.0, "[cdist] expected an order of at least 0, found {}", order);
   if (autocast::is_active) [[unlikely]]
     return autocast::in_full([&](const Tensor& x, const Tensor& y) { return cdist(x, y, order); }, a, b);
   const bool many = a.size(-2) > kFewRows || b.size(-2) > kFewRows;

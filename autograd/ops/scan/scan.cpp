@@ -118,7 +118,7 @@ class CumprodBackward final : public Node {
   const char* name() const override { return "CumprodBackward"; }
   TensorList apply(TensorList grads) override {
     const Tensor &x = saved(0), &grad = grads[0];
-    if (x.numel() == 1) return {grad};
+    if (x.sizes()[dim] == 1) return {grad};
     const Tensor slopes = mul(scanned(Scan::product_before, x, dim), scanned(Scan::recurrence, grad, dim, true, x));
     // Without a zero, slopes that are finite are those asked for.
     if (x.device().is_cpu() && all(logical_and(isfinite(slopes), logical_and(isfinite(x), ne(x, 0)))).item<bool>())
@@ -131,7 +131,7 @@ class CumprodBackward final : public Node {
   /// Behind a zero slopes are 0, but not what they are functions of.
   TensorList apply_recorded(TensorList grads) override {
     const Tensor x = saved_input(0, 0);
-    if (x.numel() <= 1) return {flat_in(grads[0], x)};
+    if (x.numel() == 0 || x.sizes()[dim] == 1) return {flat_in(grads[0], x)};
     return {finite_or(product_before(x, dim, false) * recurrence(grads[0], x, dim, true), *this, grads[0])};
   }
 

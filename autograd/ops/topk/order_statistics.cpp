@@ -156,8 +156,10 @@ void count_bins(const T* values, std::int64_t n, std::int64_t bins, T first, T l
     for (std::int64_t i = 0; i < count; ++i) {
       const T value = values[begin + i];
       const bool inside = (value >= first) & (value <= last);
-      const T place = ((inside ? value : first) - first) / (last - first) * static_cast<T>(bins);
-      bin[i] = inside ? std::min(static_cast<Number>(place), static_cast<Number>(bins - 1)) : static_cast<Number>(bins);
+      // Multiplied first, so that a value that is an edge is in the bin that begins there.
+      const T place = ((inside ? value : first) - first) * static_cast<T>(bins) / (last - first);
+      const auto number = static_cast<Number>(std::min(static_cast<T>(bins), place));  // a NaN is the former
+      bin[i] = inside ? std::min(number, static_cast<Number>(bins - 1)) : static_cast<Number>(bins);
     }
     for (std::int64_t i = 0; i < count; ++i)
       ++tables[static_cast<std::size_t>(i % kTables * (bins + 1) + static_cast<std::int64_t>(bin[i]))];

@@ -389,8 +389,9 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const UnaryParams params{.a = min.value_or(-kInfinity), .b = max.value_or(kInfinity)};
   if (x.is_floating_point()) return run(UnaryOp::clamp, x, params);
-  const bool whole = (!min || Scalar(*min).is_whole()) && (!max || Scalar(*max).is_whole());
-  const DType dtype = !whole ? kFloat32 : (x.dtype() == kBool ? kInt64 : x.dtype());
+  const auto is_whole = [](double bound) { return std::isfinite(bound) && std::trunc(bound) == bound; };
+  if ((min && !is_whole(*min)) || (max && !is_whole(*max))) return run(UnaryOp::clamp, x, kFloat32, params);
+  const DType dtype = x.dtype() == kBool ? kInt64 : x.dtype();
   for (const std::optional<double>& bound : {min, max})
     if (bound) check_in_range(*bound, dtype, "clamp");
   return run(UnaryOp::clamp, x, dtype, params);

@@ -48,9 +48,10 @@ Tensor gelu(const Tensor& x, GeluMode mode = GeluMode::exact);
 /// The same by PyTorch's words: "none" or "tanh". Throws Error for others.
 Tensor gelu(const Tensor& x, std::string_view approximate);
 
-/// Values below min become min, above max become max; NaN stays. The gradient passes where min <= x <= max. At least
-/// one bound must be given. On integer tensors, bounds that are no whole numbers give float32, while 2.0 is
-/// whole as 2 is; bounds beyond 2^53 are rounded to a double, but not clamp_min()'s and clamp_max()'s.
+/// Values below min become min, above max become max; NaN stays. The gradient passes where min < x < max, and an
+/// infinite bound is none. At least one bound must be given. On integer tensors, bounds that are no whole numbers give
+/// float32, while 2.0 is whole as 2 is; beyond 2^53 they are rounded to doubles, but not clamp_min()'s and
+/// clamp_max()'s.
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max = std::nullopt);
 
 /// -1, 0 or 1. Its gradient, and that of the next four, is 0. They keep integers.
