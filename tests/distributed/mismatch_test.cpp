@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(All, Mismatched,
                          });
 
 TEST_P(Mismatched, EveryRankHearsOfIt) {
-  const auto& [link, mismatch] = GetParam();
+  const Link link = std::get<0>(GetParam());
+  const Mismatch& mismatch = std::get<1>(GetParam());
   const auto errors =
       testing::errors_of_ranks(mismatch.world_size, link, Milliseconds(2'000), [&](ProcessGroup& group) {
         group.barrier()->wait();

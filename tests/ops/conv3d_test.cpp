@@ -84,8 +84,9 @@ TEST(Conv3d, ChannelsThatDoNotMeet) {
       {{2, 2, 1, 4, 4}, {2, 1, 5, 3, 3}, {.padding = {3, 1, 1}, .groups = 2}},  // some layers meet nothing
       {{1, 2, 4, 5, 5}, {2, 1, 1, 3, 3}, {.groups = 2}},
   };
-  for (const auto& [sizes, filters, options] : cases) {
-    const auto run = [&, o = options](DType dtype) {
+  for (const Volumes& each : cases) {
+    const Shape &sizes = each.x, &filters = each.weight;
+    const auto run = [&, o = each.options](DType dtype) {
       std::vector<Tensor> in{make_leaf(sizes, 1), make_leaf(filters, 2), make_leaf({filters[0]}, 3)}, leaves;
       for (const Tensor& t : in) leaves.push_back(t.detach().to(dtype).set_requires_grad(true));
       const Tensor y = conv3d(leaves[0], leaves[1], leaves[2], o);
