@@ -28,6 +28,7 @@ class CifarDataset final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
   Batch get_batch(std::span<const std::int64_t> indices) const override;
   std::string content() const override;  ///< checksums of images and labels, mean and std
+  bool is_of_rows() const override { return true; }
 
   /// The bytes of image `index`: [3, 32, 32], row-major. Throws Error if out of range.
   std::span<const std::uint8_t> image(std::int64_t index) const;

@@ -16,22 +16,11 @@
 #include "lockstep/core/copy.h"
 #include "lockstep/core/deadline.h"
 #include "lockstep/core/start_thread.h"
-#include "lockstep/data/cifar.h"
-#include "lockstep/data/mnist.h"
 #include "lockstep/data/partition.h"
 #include "lockstep/data/resident_dataset.h"
 #include "lockstep/data/wanted.h"
 
 namespace lockstep::data {
-namespace {
-
-// Whether a batch of the set is the rows of its samples, whatever else is in it, and nothing is drawn at random.
-bool is_of_rows(const Dataset& dataset) {
-  return dynamic_cast<const TensorDataset*>(&dataset) || dynamic_cast<const MnistDataset*>(&dataset) ||
-         dynamic_cast<const CifarDataset*>(&dataset);
-}
-
-}  // namespace
 
 // Note [Loader threads]
 // Workers take step numbers in order and put each batch into slot step % slots; the consumer takes them out in order.
@@ -56,7 +45,7 @@ struct Epoch::Impl {
         resident(std::move(resident)),
         options(options),
         shares(shares),
-        is_plain(is_of_rows(*this->dataset) && options.transforms.empty() && !options.collate_fn),
+        is_plain(this->dataset->is_of_rows() && options.transforms.empty() && !options.collate_fn),
         order(std::move(order)),
         epoch(epoch),
         steps(steps),

@@ -54,6 +54,9 @@ class Dataset {
   virtual std::string content() const { return {}; }
   /// The same one by one, without dimension 0: for DataLoaderOptions::collate_fn.
   virtual std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const;
+  /// Whether a batch is one row for each sample, whatever else is in it, and nothing is drawn at random: then logical
+  /// shards need not be made one by one (DataLoaderOptions::logical_shards).
+  virtual bool is_of_rows() const { return false; }
 };
 
 /// Samples held in tensors.
@@ -68,6 +71,7 @@ class TensorDataset final : public Dataset {
   std::int64_t size() const override { return samples_.size(); }
   Batch get_batch(std::span<const std::int64_t> indices) const override;
   std::string content() const override;  ///< a checksum of all tensors as they are now
+  bool is_of_rows() const override { return true; }
 
  private:
   Batch samples_;
@@ -102,6 +106,7 @@ class Subset final : public Dataset {
   Batch get_batch(std::span<const std::int64_t> indices) const override;
   std::string content() const override;  ///< of the set, with a checksum of the indices; empty if the set's is
   std::vector<Batch> get_samples(std::span<const std::int64_t> indices) const override;
+  bool is_of_rows() const override { return dataset_->is_of_rows(); }
   const std::vector<std::int64_t>& indices() const { return indices_; }  ///< into the other set
 
  private:

@@ -24,6 +24,7 @@ class MnistDataset final : public Dataset {
   std::int64_t width() const { return width_; }    ///< columns of an image
   Batch get_batch(std::span<const std::int64_t> indices) const override;
   std::string content() const override;  ///< checksums of images and labels, mean and std
+  bool is_of_rows() const override { return true; }
 
   /// The bytes of image `index`, row-major. Throws Error if out of range.
   std::span<const std::uint8_t> image(std::int64_t index) const;
