@@ -138,6 +138,9 @@ TEST(Counts, OfNumbersAndOfBinsAreThoseOfLoops) {
       EXPECT_EQ(bincount(x.to(Device(kCPU, 1)), {}, length).device(), Device(kCPU, 1));
     }
   EXPECT_NE(error_of([] { bincount(tensor<std::int64_t>({3, -2})); }).find("found -2"), std::string::npos);
+  const Tensor largest = tensor<std::int64_t>({3, std::numeric_limits<std::int64_t>::max()});
+  EXPECT_NE(error_of([&] { bincount(largest); }).find("expected smaller numbers"), std::string::npos);
+  EXPECT_NE(error_of([&] { bincount(largest, ones({2})); }).find("expected smaller numbers"), std::string::npos);
   Tensor values = make_input({3001}, 1, kFloat64) * 3.0;
   values.data<double>()[5] = std::numeric_limits<double>::quiet_NaN();
   values.data<double>()[6] = -1.0, values.data<double>()[7] = 2.0;

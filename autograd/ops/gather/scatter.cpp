@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -268,24 +269,22 @@ Tensor bincount(const Tensor& x, const Tensor& weights, std::int64_t minlength) 
   LOCKSTEP_CHECK(minlength >= 0, "[bincount] expected a minlength of at least 0, found {}", minlength);
   if (x.numel() == 0 && (!weights.defined() || weights.numel() == 0))  // whatever the weights' dtype, as in PyTorch
     return zeros({minlength}, {.dtype = kInt64, .device = x.device()});
-  const auto check_least = [](std::int64_t least) {
+  const auto length_for = [minlength](std::int64_t least, std::int64_t most) {
     LOCKSTEP_CHECK(least >= 0, "[bincount] expected numbers of at least 0, found {}", least);
+    LOCKSTEP_CHECK(most < std::numeric_limits<std::int64_t>::max(), "[bincount] expected smaller numbers, found {}",
+                   most);
+    return std::max(minlength, most + 1);
   };
   if (x.device().is_cpu() && !weights.defined()) {
     const Tensor numbers = as_contiguous(cast_values(x, kInt64));
     const auto [least, most] = range_of(numbers);
-    check_least(least);
-    return counts_of(numbers, std::max(minlength, most + 1));
+    return counts_of(numbers, length_for(least, most));
   }
   const Tensor counted = !weights.defined()            ? ones(x.sizes(), {.dtype = kInt64, .device = x.device()})
                          : weights.dtype() == kFloat32 ? weights
                                                        : weights.to(kFloat64);
   std::int64_t length = minlength;
-  if (x.numel() > 0) {
-    const auto least = min(x).item<std::int64_t>();
-    check_least(least);
-    length = std::max(length, max(x).item<std::int64_t>() + 1);
-  }
+  if (x.numel() > 0) length = length_for(min(x).item<std::int64_t>(), max(x).item<std::int64_t>());
   return index_add(zeros({length}, options_of(counted)), 0, x.to(kInt64), counted);
 }
 
