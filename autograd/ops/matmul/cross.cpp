@@ -8,6 +8,7 @@
 #include "lockstep/autograd/record.h"
 #include "lockstep/core/check.h"
 #include "lockstep/core/copy.h"
+#include "lockstep/core/dispatch.h"
 #include "lockstep/core/elementwise.h"
 #include "lockstep/core/factories.h"
 
@@ -49,10 +50,8 @@ Tensor crossed(const Tensor& a, const Tensor& b, int d) {
   const Tensor x = as_contiguous(a), y = as_contiguous(b), out = empty(x.sizes(), options_of(x));
   if (out.numel() == 0) return out;
   const Shape around = detail::around_dim(x.sizes(), d);
-  if (x.dtype() == kFloat32)
-    cross_vectors(x.data<float>(), y.data<float>(), out.data<float>(), around[0], around[2]);
-  else
-    cross_vectors(x.data<double>(), y.data<double>(), out.data<double>(), around[0], around[2]);
+  dispatch_compute(x.dtype(), "cross",
+                   [&]<typename T>() { cross_vectors(x.data<T>(), y.data<T>(), out.data<T>(), around[0], around[2]); });
   return out;
 }
 

@@ -232,10 +232,7 @@ Tensor unframed(Tensor grad, const Shape& sizes, const Sources& sources) {
     const bool wide = grad.dtype() == kFloat32 || grad.dtype() == kFloat64;  // others are added up as float32
     if (grad.device().is_cpu() && grad.numel() > 0 && wide) {
       const Tensor sums = empty(inner, options_of(grad)), contiguous = as_contiguous(grad);
-      if (grad.dtype() == kFloat32)
-        add_frame<float>(contiguous, sums, d, index);
-      else
-        add_frame<double>(contiguous, sums, d, index);
+      dispatch_compute(grad.dtype(), "pad", [&]<typename T>() { add_frame<T>(contiguous, sums, d, index); });
       grad = sums;
     } else {
       grad = zeros(inner, options_of(grad)).index_add(d, tensor(index, grad.device()), grad);
