@@ -38,6 +38,24 @@ class RunSurprises : public ::testing::Test {
   RunSurprises() { fs::create_directories(folder_.text()); }
   std::string file(const std::string& name) const { return folder_.text() + "/" + name; }
   static std::int64_t step_of(const std::string& path) { return nn::read_training_state(path).step; }
+  /// On each of two ranks, in threads: f(rank, a run of a few steps).
+  static void on_two_ranks(const RunOptions& options, const std::function<void(int, training::Run&)>& f) {
+    testing::run_ranks(
+        2, testing::Link::in_process,
+        [&](distributed::ProcessGroup& group) {
+          manual_seed(3);
+          Net net;
+          distributed::TrainingStep step(net, {.group = group.shared_from_this()});
+          optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
+          const data::DataLoader loader(samples(), {.batch_size = 8, .rank = group.rank(), .world_size = 2});
+          training::Run run(
+              step, optimizer, loader,
+              [](nn::Module& module, const data::Batch& part) { return cross_entropy(module.forward(part.x), part.y); },
+              options);
+          f(group.rank(), run);
+        },
+        std::chrono::milliseconds(2'000));
+  }
 
   testing::TemporaryPath folder_;
 };
@@ -247,28 +265,16 @@ TEST_F(RunSurprises, ModulesOfEachRankAreNotSavedFromRank0) {
 TEST_F(RunSurprises, ARankThatStopsAloneIsNamedWithTheCall) {
   for (const bool alone : {true, false}) {
     std::array<std::string, 2> found;
-    testing::run_ranks(
-        2, testing::Link::in_process,
-        [&](distributed::ProcessGroup& group) {
-          manual_seed(3);
-          Net net;
-          distributed::TrainingStep step(net, {.group = group.shared_from_this()});
-          optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
-          const data::DataLoader loader(samples(), {.batch_size = 8, .rank = group.rank(), .world_size = 2});
-          training::Run run(
-              step, optimizer, loader,
-              [](nn::Module& module, const data::Batch& part) { return cross_entropy(module.forward(part.x), part.y); },
-              {.epochs = 2, .progress = Progress::none});
-          run.callbacks().on_step_end = [&](std::int64_t number, const Tensor&) {
-            if (number == 1 && (group.rank() == 0 || !alone)) run.stop();
-          };
-          try {
-            EXPECT_EQ(run.train().steps, 2);
-          } catch (const Error& error) {
-            found[static_cast<std::size_t>(group.rank())] = error.what();
-          }
-        },
-        std::chrono::milliseconds(2'000));
+    on_two_ranks({.epochs = 2, .progress = Progress::none}, [&](int rank, training::Run& run) {
+      run.callbacks().on_step_end = [&](std::int64_t number, const Tensor&) {
+        if (number == 1 && (rank == 0 || !alone)) run.stop();
+      };
+      try {
+        EXPECT_EQ(run.train().steps, 2);
+      } catch (const Error& error) {
+        found[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
     for (const std::string& error : found) {
       EXPECT_EQ(error.find("run.stop(), which every rank must call") != std::string::npos, alone) << error;
       EXPECT_EQ(error.find("mismatched collectives: rank 1 called all_reduce") != std::string::npos, alone) << error;
@@ -362,22 +368,13 @@ TEST_F(RunSurprises, WhatRank0CannotWriteEndsNoOtherRank) {
 // What rank 0 writes for all, and fails to, is rank 0's to tell; what a program's own rank throws is that rank's.
 TEST_F(RunSurprises, WhatAnotherRankCannotWriteIsItsError) {
   std::array<std::string, 2> found;
-  testing::run_ranks(2, testing::Link::in_process, [&](distributed::ProcessGroup& group) {
-    manual_seed(3);
-    Net net;
-    distributed::TrainingStep step(net, {.group = group.shared_from_this()});
-    optim::SGD optimizer(net.parameters(), optim::SGDOptions{.lr = 0.1});
-    const data::DataLoader loader(samples(), {.batch_size = 8, .rank = group.rank(), .world_size = 2});
-    training::Run run(
-        step, optimizer, loader,
-        [](nn::Module& module, const data::Batch& part) { return cross_entropy(module.forward(part.x), part.y); },
-        {.progress = Progress::none});
+  on_two_ranks({.progress = Progress::none}, [&](int rank, training::Run& run) {
     try {
       run.train_and_write([&] {
-        if (group.rank() == 1) throw UnwrittenError("the program's own file could not be written");
+        if (rank == 1) throw UnwrittenError("the program's own file could not be written");
       });
     } catch (const UnwrittenError& error) {
-      found[static_cast<std::size_t>(group.rank())] = error.what();
+      found[static_cast<std::size_t>(rank)] = error.what();
     }
   });
   EXPECT_EQ(found[0], "");
